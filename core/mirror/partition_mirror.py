@@ -193,6 +193,8 @@ class PartitionMirror:
         self._sent: MirrorFetch | None = None
         self._skip_to = 0
         """The source's log start behind a gap, which the next batch may begin at."""
+        self._source_start = -1
+        """The source's log start in its last answer."""
         self._accepted: MirrorStatus | None = None
         """What the operator has decided to continue over, until records are stored again."""
 
@@ -210,6 +212,7 @@ class PartitionMirror:
         stored."""
         if self.stopped or self.wanted_epoch != NO_EPOCH or self.gap is not None:
             return None
+        self._follow_retention()
         self._sent = self._next_fetch()
         return self._sent
 
@@ -297,10 +300,16 @@ class PartitionMirror:
     def _take_bounds(self, answer: MirrorAnswer) -> None:
         """Takes the source's log start, if retention is the source's (M5). Its high watermark says only how far the
         mirror is behind: the target's own in-sync replicas decide what consumers see."""
-        if self._rules.follows_retention:
-            self._log.advance_log_start(answer.log_start_offset)
-        self.source_end = answer.high_watermark
+        self._source_start, self.source_end = answer.log_start_offset, answer.high_watermark
+        self._follow_retention()
         self.status = MirrorStatus.COPYING if self.lag else MirrorStatus.FOLLOWING
+
+    def _follow_retention(self) -> None:
+        """Raises the log start to the source's, at most to the high watermark: a member of the ISR that ends below its
+        leader's log start would delete all that it has, and may be the next leader."""
+        offset = min(self._source_start, self._log.high_watermark)
+        if self._rules.follows_retention and offset > self._log.log_start_offset:
+            self._log.advance_log_start(offset)
 
     def _diverged(self, diverging: EpochEndOffset) -> MirrorResult:
         """Truncates the log to where it may agree with the source's, which has lost records in an unclean election
@@ -320,7 +329,7 @@ class PartitionMirror:
             log.restart_at(offset, self.leader.epoch, self._term)
         else:
             log.truncate_to(offset, self.leader.epoch, self._term)
-        self._skip_to = 0
+        self._skip_to, self._source_start = 0, -1
         if first < end:
             self.cut = Cut(log.log_end_offset, end)
         return MirrorResult.CUT

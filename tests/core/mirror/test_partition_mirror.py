@@ -26,7 +26,8 @@ from klamm.core.records.control import TransactionMarker, read_marker
 from klamm.core.records.header import BatchHeader
 from klamm.core.replication.leader import PartitionLeader, ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState
-from klamm.core.replication.replica_fetch import EpochEndOffset
+from klamm.core.replication.registrations import BrokerRegistration
+from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetch
 from klammtest.logs import START_MS, batch, open_log
 from klammtest.transactional_logs import add, committed, end, transactional
 
@@ -44,9 +45,9 @@ class Rig:
         self.rules = rules or MirrorRules()
         self.take_role(epoch)
 
-    def take_role(self, epoch: int) -> None:
-        state = PartitionState(0, epoch, 1, (0,), (), {0: "d"}, 1, "berlin")
-        leader = PartitionLeader(0, self.log, (0,), ReplicationSettings(1, 30_000), state, 1, 0)
+    def take_role(self, epoch: int, isr: tuple[int, ...] = (0,)) -> None:
+        state = PartitionState(0, epoch, 1, isr, (), dict.fromkeys(isr, "d"), 1, "berlin")
+        leader = PartitionLeader(0, self.log, isr, ReplicationSettings(1, 30_000), state, 1, 0)
         self.mirror = PartitionMirror(self.log, leader, self.rules, ID, self.aside.append)
 
     def write(self, *values: bytes, epoch: int = 3) -> None:
@@ -163,6 +164,29 @@ def test_a_gap_keeps_the_log(tmp_path: Path) -> None:
     assert rig.log.read(0, 10).data, "what was copied stays"
 
 
+def test_the_log_start_does_not_pass_what_a_member_of_the_isr_has(tmp_path: Path) -> None:
+    """It would begin anew at its leader's start, without a record, and may be the next leader (M5)."""
+    rig = Rig(tmp_path)
+    rig.take_role(11, isr=(0, 1))
+    registration = BrokerRegistration(1, 7, "i", ("d",))
+
+    def follow(offset: int) -> None:
+        fetch = ReplicaFetch(1, 7, 11, offset, 3)
+        assert rig.mirror.leader.on_fetch(fetch, registration, 0) is None
+
+    rig.write(b"a", b"b")
+    rig.step()
+    follow(1)
+    rig.write(b"deleted", b"c")
+    rig.skip_gap(3)
+    assert rig.step() is MirrorResult.APPENDED
+    rig.mirror.fetch()
+    assert (rig.log.log_start_offset, rig.log.log_end_offset) == (1, 4)
+    follow(4)
+    rig.mirror.fetch()
+    assert rig.log.log_start_offset == 3
+
+
 OWN_RETENTION = MirrorRules(follows_retention=False)
 
 
@@ -182,6 +206,7 @@ def test_a_transaction_whose_marker_lies_in_a_gap_is_aborted_there(tmp_path: Pat
     rig.skip_gap(6)
     assert rig.log.last_stable_offset == 2
     assert rig.step() is MirrorResult.APPENDED
+    rig.mirror.fetch()
     assert rig.log.log_start_offset == (6 if rules.follows_retention else 0)
     assert rig.log.last_stable_offset == rig.log.log_end_offset == 8
     kept = [] if rules.follows_retention else [b"first", b"plain"]

@@ -22,7 +22,7 @@ NO_ROLE: Final = ("rest", -1)
 
 
 _OWN_MARKER: Final = 3 * 10**9
-_PRODUCERS: Final = 3
+PRODUCERS: Final = 3
 
 
 class Change(NamedTuple):
@@ -36,9 +36,9 @@ def change_of(value: int) -> Change | None:
     """Returns None for a record without a transaction. Of twelve values in a row of the source, three are records of a
     transaction, one of each producer, and three are markers."""
     if is_own_marker(value):
-        return Change(abs(value) % _PRODUCERS, True)
-    kind = value // _PRODUCERS % 4 if value > 0 else -1
-    return Change(value % _PRODUCERS, kind == 1) if kind in (0, 1) else None
+        return Change(abs(value) % PRODUCERS, True)
+    kind = value // PRODUCERS % 4 if value > 0 else -1
+    return Change(value % PRODUCERS, kind == 1) if kind in (0, 1) else None
 
 
 def is_own_marker(value: int) -> bool:

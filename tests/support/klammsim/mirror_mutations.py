@@ -126,6 +126,11 @@ def _takes_log_start_always(self: PartitionMirror, answer: MirrorAnswer) -> None
     _take_bounds(self, answer)
 
 
+def _takes_log_start_at_once(self: PartitionMirror) -> None:
+    if self._rules.follows_retention:
+        self._log.advance_log_start(self._source_start)
+
+
 def _takes_start_as_end(self: PartitionMirror, answer: MirrorAnswer) -> None:
     _take_bounds(self, answer._replace(log_start_offset=answer.high_watermark))
 
@@ -198,6 +203,8 @@ MIRROR_MUTATIONS: Final = {
                  ((PartitionMirror, "_take_bounds", _takes_log_start_always),)),
         Mutation("log-start-too-high", "M5", "more is deleted than at the source",
                  ((PartitionMirror, "_take_bounds", _takes_start_as_end),)),
+        Mutation("log-start-above-watermark", "M5", "more is deleted than the members of the ISR have reached",
+                 ((PartitionMirror, "_follow_retention", _takes_log_start_at_once),)),
         Mutation("no-last-epoch", "M6", "the fetch does not carry the epoch of the last record",
                  ((Source, "answer", _asks_without_epoch),)),
         Mutation("divergence-ignored", "M6", "a diverging epoch is not applied",

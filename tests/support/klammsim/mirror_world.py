@@ -39,7 +39,7 @@ from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
 from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
-from .mirror_log import MirrorLog, Stored, is_own_marker
+from .mirror_log import PRODUCERS, MirrorLog, Stored, is_own_marker
 from .mirror_source import Key, Source
 from .violation import ViolationError
 
@@ -172,6 +172,8 @@ class World:
         self.moved: GroupOffset | None = None
         """What the group itself has committed at the target last, if the mirror had not copied that."""
         self._next_value = -1
+        self.own_markers: set[tuple[int, int]] = set()
+        """Offset and producer of each marker that a leader of the mirror has written into a gap."""
         self.deleted_at_source = 0
         """The largest log start that the source has had; after `adopt`, its former mirror's end."""
         self.decided: set[int] = set()
@@ -594,6 +596,7 @@ class World:
                     raise ViolationError(f"{broker.log.name} has a marker of its own at {record.offset}, in no gap")
                 if before is not None and before.value < 0 and not is_own_marker(before.value):
                     raise ViolationError(f"{broker.log.name} has a marker of its own behind a client's record")
+                self.own_markers.add((record.offset, abs(record.value) % PRODUCERS))
             elif record.value < 0:
                 if self.promoted_epoch is None or record.epoch < self.promoted_epoch:
                     raise ViolationError(f"{broker.log.name} has a client's record from before the promotion: {record}")
@@ -620,17 +623,27 @@ class World:
 
     def _check_transactions(self, log: MirrorLog) -> None:
         """The marker of a transaction that is open where a gap begins may lie in the gap: it is ended there,
-        unless the gap is full of markers. A replica that has records in a gap may know a transaction alone."""
+        unless the gap is full of markers. A replica that has records in a gap may know a transaction alone, or have
+        one of these records where its leader has the marker."""
         for gap in self.cluster.gaps:
             inside, behind = log.between(gap.start, gap.end), log.between(gap.end, log.log_end_offset)
             if all(is_own_marker(each.value) for each in behind) or not all(
                 is_own_marker(each.value) for each in inside
             ):
                 continue
-            known = [first for first in log.open_transactions().values() if not self._in_gap(first)]
+            known = [
+                first
+                for producer, first in log.open_transactions().items()
+                if not self._in_gap(first) and not self._replaces_marker(log, producer, first)
+            ]
             first = min(known, default=gap.start)
             if first < gap.start and len(inside) < gap.end - gap.start:
                 raise ViolationError(f"{log.name} has a transaction open from {first} on over {gap}")
+
+    def _replaces_marker(self, log: MirrorLog, producer: int, first: int) -> bool:
+        """Returns True if the log has a record of the source where a leader has ended the producer's transaction."""
+        ends = (offset for offset, ended in self.own_markers if ended == producer and offset > first)
+        return any((found := log.at(offset)) is not None and not is_own_marker(found.value) for offset in ends)
 
     def _is_gap(self, before: Stored, after: Stored) -> bool:
         """Returns True if stored gaps cover what is missing."""
@@ -671,10 +684,12 @@ class World:
                 other = self.brokers[member]
                 sound = other.data_ids[0] == self.cluster.state.data_ids[member]
                 lacking = self._outside_gaps(log, other.log.log_end_offset, log.high_watermark)
+                if sound and other.log.log_end_offset < log.log_start_offset:
+                    lacking += other.log.between(0, other.log.high_watermark)  # it would begin anew
                 if sound and not self.cuts.issuperset(lacking):
                     raise ViolationError(
-                        f"{log.name} shows up to {log.high_watermark}, in-sync {other.log.name} ends at "
-                        f"{other.log.log_end_offset}"
+                        f"{log.name} shows {log.log_start_offset} up to {log.high_watermark}, in-sync "
+                        f"{other.log.name} ends at {other.log.log_end_offset}"
                     )
 
     # -- the end -------------------------------------------------------------------------------------------------
