@@ -15,6 +15,7 @@ import pytest
 from klamm.core.broker.replication.full_disk import FullDisk
 from klamm.core.broker.replication.role_changes import RoleChanges
 from klamm.core.cluster.change_writer import ChangeWriter, Plan, no_guard
+from klamm.core.cluster.control.tasks import ControllerTasks
 from klamm.core.cluster.image_reader import image_steps, read_image
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import RestoredNode
@@ -134,10 +135,21 @@ def test_room_that_is_found_while_an_image_is_applied_is_used_afterwards(
                 eventually(lambda: list(tmp_path.glob(f"**/t-0/{OFFSET_GAPS}")), "the log is configured")
 
 
-def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_path: Path) -> None:
+def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker that starts later notices a restore of which this one's partition was healed already: its state is newer
     than the backup, so that the controller does not doubt it, and nobody else would begin an epoch (R13)."""
     tree = tmp_path / "tree.db"
+    address = ""
+    doubt = ControllerTasks._doubt
+
+    def doubt_once_it_rests(*arguments: Any) -> Any:
+        """A leader that sees the path and its end at once does not rest, and stays in its epoch."""
+        eventually(lambda: not _is_served(address), "the leader rests")
+        return doubt(*arguments)
+
+    monkeypatch.setattr(ControllerTasks, "_doubt", doubt_once_it_rests)
     with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tree)}) as broker:
         address = f"127.0.0.1:{broker.advertised[0].port}"
         with WireClient(address) as wire:
@@ -150,9 +162,9 @@ def test_a_leader_that_rested_for_another_s_restore_leads_in_a_new_epoch(tmp_pat
             writer = ChangeWriter(coordination, lambda _: image_steps(), "1")
             plan = Plan(operations=[Create(paths.RESTORED, node.encode())])
             run_steps(coordination, writer.change(no_guard, plain(lambda _: plan)))
-            eventually(lambda: not coordination.exists(paths.RESTORED), "the controller has handled it")
+            eventually(lambda: _leader_epoch(coordination) > before, "a new epoch")
+            assert not coordination.exists(paths.RESTORED)
             eventually(lambda: _is_served(address), "the partition is served again")
-            assert _leader_epoch(coordination) > before
 
 
 def _leader_epoch(coordination: Coordination) -> int:
