@@ -112,7 +112,7 @@ class ClusterNode:
         self._reading = mutex()
         self._publishing = mutex()
         self._reporting = mutex()
-        """Held while a report of offline logs is written, so that an old report cannot replace a newer one."""
+        """Held while a report is written, so that an old report cannot replace a newer one."""
         self._offline: Collection[TopicPartition] = ()
         self._checked = False
         """True once the coordination of this session is known not to be older than `seen`."""
@@ -372,7 +372,8 @@ class ClusterNode:
 
     def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> Steps[None]:
         """See `Cluster.report_recovered`."""
-        return report_recovered(self._session, self.broker_id, ends)
+        own = self._registered("report where its logs end")
+        return holding(self._reporting, report_recovered(self._session, self.broker_id, own, ends))
 
     def report_offline(self, partitions: Collection[TopicPartition]) -> Steps[None]:
         """See `Cluster.report_offline`."""
@@ -383,7 +384,8 @@ class ClusterNode:
         again = partitions is None
         self._offline = self._offline if partitions is None else partitions
         if self._offline or not again:
-            yield from report_offline(self._session, self.broker_id, self._offline)
+            own = self._registered("report which of its logs are offline")
+            yield from report_offline(self._session, self.broker_id, own, self._offline)
 
     def suspect(self, broker_id: int, incarnation: str) -> Steps[None]:
         """See `Cluster.suspect`."""

@@ -17,15 +17,19 @@ from typing import Any, Final
 from ...errors import CoordinationError
 from ...interfaces.coordination import (
     BadVersionError,
+    Check,
     CoordinationUnavailableError,
     Create,
     Delete,
     NodeExistsError,
     NoNodeError,
     Operation,
+    SessionExpiredError,
+    Set,
 )
 from ...records.partition import TopicPartition
 from ...replication.elections import RecoveredEnd
+from ..changes import incarnation_path
 from ..tree import paths
 from ..tree.steps import Session, Steps, children, find, get_many, transact
 
@@ -44,16 +48,23 @@ class Reports:
     offline: Mapping[int, Collection[TopicPartition]] = field(default_factory=dict)
 
 
-def report_recovered(session: Session, broker_id: int, ends: Mapping[TopicPartition, RecoveredEnd]) -> Steps[None]:
+def report_recovered(
+    session: Session, broker_id: int, incarnation: str, ends: Mapping[TopicPartition, RecoveredEnd]
+) -> Steps[None]:
+    """Replaces the report of the registration `incarnation`. Raises `SessionExpiredError` if that has ended."""
     rows = [
         [tp.topic, tp.partition, end.leader_epoch, end.data_id, end.last_epoch, end.end_offset, end.high_watermark]
         for tp, end in sorted(ends.items())
     ]
-    return _report(session, paths.RECOVERED, broker_id, rows)
+    return _report(session, paths.RECOVERED, broker_id, incarnation, rows)
 
 
-def report_offline(session: Session, broker_id: int, partitions: Collection[TopicPartition]) -> Steps[None]:
-    return _report(session, paths.OFFLINE, broker_id, [[tp.topic, tp.partition] for tp in sorted(partitions)])
+def report_offline(
+    session: Session, broker_id: int, incarnation: str, partitions: Collection[TopicPartition]
+) -> Steps[None]:
+    """As `report_recovered`."""
+    rows: list[list[object]] = [[tp.topic, tp.partition] for tp in sorted(partitions)]
+    return _report(session, paths.OFFLINE, broker_id, incarnation, rows)
 
 
 def report_suspect(broker_id: int, incarnation: str) -> Steps[None]:
@@ -63,14 +74,33 @@ def report_suspect(broker_id: int, incarnation: str) -> Steps[None]:
         yield from transact(Create(paths.suspect(incarnation), data, ephemeral=True))
 
 
-def _report(session: Session, parent: str, broker_id: int, rows: Sequence[list[object]]) -> Steps[None]:
+def _report(
+    session: Session, parent: str, broker_id: int, incarnation: str, rows: Sequence[list[object]]
+) -> Steps[None]:
     """Replaces the broker's report, whose parts are below `parent`; an empty report has no path."""
+    guard = yield from _begun(incarnation)
     wanted = {f"{broker_id}-{n}" if n else str(broker_id): part for n, part in enumerate(_parts(rows))}
     for name, data in wanted.items():
-        yield from _replace(session, f"{parent}/{name}", data)
+        yield from _replace(session, guard, f"{parent}/{name}", data)
     for name in (yield from children(parent)):
         if name.partition("-")[0] == str(broker_id) and name not in wanted:
-            yield from _replace(session, f"{parent}/{name}", None)
+            yield from _replace(session, guard, f"{parent}/{name}", None)
+
+
+def _begun(incarnation: str) -> Steps[Operation]:
+    """Begins a report; returns what its writes check. From then on no write of an earlier report can come late.
+
+    Each report raises the version of the registration's incarnation. The versions of its own paths start at 0 each time
+    these are created: a write of a dead process, carried out late, replaced the report of the next one by one that
+    ended with the dead process's session (seed 9000419).
+    """
+    path = incarnation_path(incarnation)
+    found = yield from find(path)
+    if found is None:
+        raise SessionExpiredError("this registration has ended")
+    version = found[1].version
+    yield from transact(Set(path, b"", version))
+    return Check(path, version + 1)
 
 
 def _parts(rows: Sequence[list[object]]) -> Iterator[bytes]:
@@ -90,21 +120,21 @@ def _encode(rows: Sequence[list[object]]) -> bytes:
     return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")).encode()
 
 
-def _replace(session: Session, path: str, data: bytes | None) -> Steps[None]:
+def _replace(session: Session, guard: Operation, path: str, data: bytes | None) -> Steps[None]:
     """Deletes the path and, unless `data` is None, creates it again, so that watches of its parent fire.
 
     A path of an earlier session is replaced, since it would be deleted with that session (R7).
     """
     for _ in range(_ATTEMPTS):
-        operations: list[Operation] = []
+        operations = [guard]
         found = yield from find(path)
         if found is not None:
             if found[0] == data and found[1].ephemeral_owner == session.session_id:
                 return
-            operations.append(Delete(path, found[1].version))
+            operations.append(Delete(path))
         if data is not None:
             operations.append(Create(path, data, ephemeral=True))
-        if not operations:
+        if operations == [guard]:
             return
         try:
             yield from transact(*operations)

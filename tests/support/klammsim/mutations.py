@@ -16,6 +16,7 @@ from klamm.core.broker.replication.full_disk import RegisteredDisk
 from klamm.core.broker.replication.log_reports import Ends, LogReports
 from klamm.core.broker.replication.roles import Member, Refreshing, Roles
 from klamm.core.cluster import change_writer, image_reader, node, reassignment, restored
+from klamm.core.cluster.brokers import reports
 from klamm.core.cluster.brokers.incarnations import evict_operations
 from klamm.core.cluster.brokers.registration import Registration
 from klamm.core.cluster.change_writer import ChangeWriter, Plan
@@ -33,7 +34,7 @@ from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.cluster.tree.paths import LAST_CHANGE
 from klamm.core.cluster.tree.steps import Steps
 from klamm.core.errors import LogEndMovedError
-from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set, Stat
+from klamm.core.interfaces.coordination import ANY_VERSION, Check, Operation, Set, Stat
 from klamm.core.log import data_ids
 from klamm.core.log.data_ids import DataIdentity, identity_at_start
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
@@ -393,6 +394,11 @@ def _reported_by_the_attempt(
     yield from of._reporter.report_recovered(recovered)
 
 
+def _unguarded(_: str) -> Steps[Operation]:
+    yield from ()
+    return Check("/")
+
+
 # -- reassignments -----------------------------------------------------------------------------------------------
 
 _restricted: Final = reassignment._restricted
@@ -592,6 +598,10 @@ MUTATIONS: Final = {
         Mutation(
             "report-by-the-attempt", "R7", "a report whose write was not answered is not written again",
             ((LogReports, "write", _reported_by_the_attempt),),
+        ),
+        Mutation(
+            "report-of-the-dead", "R7", "a late write of a process that has ended replaces its successor's report",
+            ((reports, "_begun", _unguarded),),
         ),
         Mutation(
             "left-epoch-kept", "R5", "a leader that has left its epoch begins no new one",

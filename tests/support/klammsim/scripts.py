@@ -729,6 +729,34 @@ def doubtful_leave_for_the_dead() -> None:
     stage.finish()
 
 
+def report_of_the_dead() -> None:
+    """All lose their power. A process of broker 1 ends before its report is carried out, which then comes after that of
+    the next process, and ends with the session of the first."""
+    stage = Stage()
+    world, broker, path = stage.world, stage.brokers[1], paths.recovered(1)
+    for each in stage.brokers:
+        each.lose_power_flushed()
+        stage.end_session(each)
+    broker.start()
+    stage.until(lambda: world.tree.find(path) is not None)
+    earlier = broker.coordination.session_id
+    broker.lose_power_flushed()
+    world.write_fate = lambda _, operations: (
+        "held" if any(isinstance(each, Create) and each.path == path for each in operations) else None
+    )
+    broker.start()
+    stage.until(lambda: bool(world.held_writes))
+    ended = broker.coordination.session_id
+    broker.kill()
+    world.write_fate = None
+    world.tree.expire(earlier)
+    broker.start()
+    stage.until(lambda: world.tree.find(path) is not None)
+    stage.release_writes()
+    world.tree.expire(ended)
+    stage.finish()
+
+
 def _without_broker_0() -> tuple[Stage, TreeCopy]:
     """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
     stage = Stage(min_insync_replicas=1, restorable=True)
@@ -826,6 +854,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         evicted_by_a_backup,
         unclean_by_assignment,
         doubtful_leave_for_the_dead,
+        report_of_the_dead,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""

@@ -12,9 +12,18 @@ import pytest
 from klamm.core.broker.replication.log_reports import LogReports
 from klamm.core.cluster.brokers import reports
 from klamm.core.cluster.brokers.reports import Ends, read_reports, report_offline, report_recovered
+from klamm.core.cluster.changes import incarnation_path
 from klamm.core.cluster.tree.steps import Steps, run_steps
 from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, Create, Operation
+from klamm.core.interfaces.coordination import (
+    BadVersionError,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    NoNodeError,
+    Operation,
+    SessionExpiredError,
+)
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
@@ -25,12 +34,13 @@ NONE: frozenset[TopicPartition] = frozenset()
 
 
 class Cluster:
-    """The reports of broker 3. A write of a path in `unanswered` is carried out, and one in `lost` is not; neither is
-    answered."""
+    """The reports of broker 3. A write of a path in `unanswered` is carried out, one in `lost` is not, one in `late` is
+    `held`; none is answered."""
 
     def __init__(self, coordination: Coordination) -> None:
         self.coordination = coordination
-        self.lost = self.unanswered = ""
+        self.lost = self.unanswered = self.late = ""
+        self.held: list[list[Operation]] = []
         self._transaction = coordination.transaction
         cast(Any, coordination).transaction = self._faulty
 
@@ -38,15 +48,18 @@ class Cluster:
         created = [operation.path for operation in operations if isinstance(operation, Create)]
         if self.lost in created:
             raise CoordinationUnavailableError("planted")
+        if self.late in created:
+            self.held.append(operations)
+            raise CoordinationUnavailableError("planted")
         self._transaction(operations)
         if self.unanswered in created:
             raise CoordinationUnavailableError("planted")
 
     def report_recovered(self, ends: Mapping[TopicPartition, RecoveredEnd]) -> Steps[None]:
-        return report_recovered(self.coordination, 3, ends)
+        return report_recovered(self.coordination, 3, "i", ends)
 
     def report_offline(self, partitions: Collection[TopicPartition]) -> Steps[None]:
-        return report_offline(self.coordination, 3, partitions)
+        return report_offline(self.coordination, 3, "i", partitions)
 
     def offline(self) -> set[TopicPartition]:
         return set(run_steps(self.coordination, read_reports()).offline.get(3, ()))
@@ -61,6 +74,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         coordination.start()
         for parent in ("/brokers/recovered", "/brokers/offline"):
             coordination.create(parent, make_parents=True)
+        coordination.create(incarnation_path("i"), ephemeral=True, make_parents=True)
         yield Cluster(coordination)
 
 
@@ -80,6 +94,34 @@ def test_an_offline_log_whose_report_was_not_answered_can_come_back(cluster: Clu
     told.write("i", {}, NONE)
     assert cluster.offline() == set()
     assert not told.differ("i", {}, NONE)
+
+
+def test_a_write_that_was_not_answered_does_not_come_after_the_next_report(cluster: Cluster) -> None:
+    told = Blocking(cluster.coordination, LogReports(cluster))
+    told.write("i", {}, frozenset({T0}))
+    cluster.late = "/brokers/offline/3"
+    with pytest.raises(CoordinationError):
+        told.write("i", {}, frozenset({T0, TopicPartition("t", 1)}))
+    cluster.late = ""
+    told.write("i", {}, frozenset({T0}))
+    (held,) = cluster.held
+    with pytest.raises(BadVersionError):
+        cluster.coordination.transaction(held)
+    assert cluster.offline() == {T0}
+
+
+def test_nothing_is_reported_after_the_registration_has_ended(cluster: Cluster) -> None:
+    """A process that has ended, and whose session lives on, does not replace the report of the next one."""
+    told = Blocking(cluster.coordination, LogReports(cluster))
+    cluster.late = "/brokers/offline/3"
+    with pytest.raises(CoordinationError):
+        told.write("i", {}, frozenset({T0}))
+    cluster.late = ""
+    cluster.coordination.delete(incarnation_path("i"))
+    with pytest.raises(NoNodeError):
+        cluster.coordination.transaction(cluster.held[0])
+    with pytest.raises(SessionExpiredError):
+        told.write("i", {}, frozenset({T0}))
 
 
 def test_what_a_report_in_parts_had_before_it_failed_half_way_is_reported_again(

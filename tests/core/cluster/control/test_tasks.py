@@ -149,7 +149,8 @@ def test_a_report_of_many_partitions_has_several_paths(join: Joined) -> None:
     tree = join.coordinations[0]
     many = [TopicPartition(f"a-topic-with-thirty-characters-{n // 4:04}", n % 4) for n in range(12_000)]
     ends = {tp: RecoveredEnd(5, "data-of-broker-0-as-long-as-a-uuid-is", 4, 10**9) for tp in many}
-    run_steps(tree, report_recovered(tree, 10, dict.fromkeys(many[:5], RecoveredEnd(5, "data-10", 4, 17))))
+    own = cluster.image().brokers[0].registration.incarnation
+    run_steps(tree, report_recovered(tree, 10, own, dict.fromkeys(many[:5], RecoveredEnd(5, "data-10", 4, 17))))
     for reported in (many, many[7_000:], many[7_000:7_010], many):
         cluster.report_recovered({tp: ends[tp] for tp in reported})
         cluster.report_offline(reported)
@@ -191,11 +192,11 @@ def test_a_report_of_a_new_session_does_not_replace_a_newer_one(join: Joined, mo
     newer = threading.Thread(target=second.report_offline, args=([],))
     tried = threading.Event()
 
-    def report(session: Session, broker_id: int, partitions: Collection[TopicPartition]) -> Steps[None]:
+    def report(session: Session, broker_id: int, own: str, partitions: Collection[TopicPartition]) -> Steps[None]:
         if partitions:  # the worker's
             newer.start()
             newer.join(0.3)
-        yield from report_offline(session, broker_id, partitions)
+        yield from report_offline(session, broker_id, own, partitions)
         if partitions:
             tried.set()
 
