@@ -198,13 +198,20 @@ class PartitionLeader:
         if refused is not None:
             return refused
         start, end = self._log.log_start_offset, self._log.log_end_offset
-        if not start <= fetch.fetch_offset <= end:
+        if not start <= fetch.fetch_offset <= end or self._is_to_begin_here(fetch):
             return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=start)
         follower = self._followers.get(fetch.replica_id)
         if follower is not None and self._is_registered(fetch, registration):
             follower.fetched(fetch, end, now_ms)
             self.advance_high_watermark()
         return None
+
+    def _is_to_begin_here(self, fetch: ReplicaFetch) -> bool:
+        """Returns True for a follower without a record that begins above this log's start. What lies below it would no
+        longer be shown once it leads. A member of the ISR keeps its end, on which the high watermark depends."""
+        if fetch.last_fetched_epoch != NO_EPOCH or fetch.replica_id in self._maximal_isr:
+            return False
+        return fetch.fetch_offset > self._log.log_start_offset
 
     def _check_epoch(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
         if fetch.leader_epoch == self.epoch:

@@ -74,6 +74,17 @@ def test_a_fetch_of_another_epoch_registration_or_history_counts_for_nothing() -
     assert log.high_watermark == 0
 
 
+def test_a_follower_without_a_record_begins_at_the_leaders_start_unless_it_is_in_sync() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 3)
+    empty = [ReplicaFetch(replica, 100 + replica, 5, 2, NO_EPOCH) for replica in (1, 2)]
+    assert leader.on_fetch(empty[0], BROKERS[1], 1.0) is None, "the high watermark depends on its end"
+    answer = leader.on_fetch(empty[1], BROKERS[2], 1.0)
+    assert answer == ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=0)
+    assert fetch(leader, 2, 2) is None, "it has records"
+
+
 def test_a_proposal_holds_the_watermark_until_it_is_read_back_or_refused() -> None:
     log = MemoryLog("0")
     leader = leader_of(log, 0, 1)
