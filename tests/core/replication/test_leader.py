@@ -83,6 +83,8 @@ def test_a_follower_without_a_record_begins_at_the_leaders_start_unless_it_is_in
     answer = leader.on_fetch(empty[1], BROKERS[2], 1.0)
     assert answer == ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=0)
     assert fetch(leader, 2, 2) is None, "it has records"
+    eligible = PartitionLeader(0, log, REPLICAS, ReplicationSettings(2, 30), replace(state_of(0), elr=(2,)), 7, 0.0)
+    assert eligible.on_fetch(empty[1], BROKERS[2], 1.0) is None, "it may be elected"
 
 
 def test_a_proposal_holds_the_watermark_until_it_is_read_back_or_refused() -> None:

@@ -70,6 +70,8 @@ class MirrorLog:
         """Each epoch of the epoch cache with its start offset."""
         self.role: tuple[str, int] = NO_ROLE
         self.term = 0
+        self.began = 0
+        """Where it began when nothing of it was left, or it had no record."""
 
     @property
     def reported_end_offset(self) -> int:
@@ -223,6 +225,7 @@ class MirrorLog:
         if offset < self.log_start_offset:
             self.records, self.entries = [], []
             self.log_start_offset = self.log_end_offset = self.high_watermark = self.flushed_offset = offset
+            self.began = offset
         else:
             self._cut(offset)
 
@@ -237,6 +240,8 @@ class MirrorLog:
 
     def restart_at(self, offset: int, leader_epoch: int, term: int | None = None) -> None:
         self.check_follows(leader_epoch, term)
+        if not self.records or self.role[0] == "follow":
+            self.began = offset
         self.records, self.entries = [], []
         self.log_start_offset = self.log_end_offset = self.high_watermark = self.flushed_offset = offset
 

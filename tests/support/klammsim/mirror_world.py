@@ -659,7 +659,9 @@ class World:
         log = broker.log
         for offset, shown in list(self.shown.items()):
             if offset < log.log_start_offset:
-                if self.rules.follows_retention and offset >= self.source.log.log_start_offset and shown.value > 0:
+                if offset < max(each.log.began for each in self.brokers):
+                    pass  # a replica that began later leads, or has led (docs/mirror.md, "What comes later")
+                elif self.rules.follows_retention and offset >= self.source.log.log_start_offset and shown.value > 0:
                     if self.source.recreated == 0 and shown not in self.cuts:
                         raise ViolationError(f"the mirror has deleted {shown}, which the source still has")
                 elif not self.rules.follows_retention and shown not in self.cuts:
