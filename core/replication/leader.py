@@ -206,14 +206,11 @@ class PartitionLeader:
             self.advance_high_watermark()
         return None
 
-    def _may_be_elected(self, replica: int) -> bool:
-        """Returns True for a replica that has every committed record: a member of the maximal ISR or of the ELR."""
-        return replica in self._maximal_isr or replica in self.state.elr
-
     def _is_to_begin_here(self, fetch: ReplicaFetch) -> bool:
         """Returns True for a follower without a record that begins above this log's start. What lies below it would no
         longer be shown once it leads. A replica that may be elected keeps its end: what is committed depends on it."""
-        if fetch.last_fetched_epoch != NO_EPOCH or self._may_be_elected(fetch.replica_id):
+        may_be_elected = fetch.replica_id in self._maximal_isr or fetch.replica_id in self.state.elr
+        if fetch.last_fetched_epoch != NO_EPOCH or may_be_elected:
             return False
         return fetch.fetch_offset > self._log.log_start_offset
 
@@ -229,7 +226,7 @@ class PartitionLeader:
         if not fetch.epoch_ranges or first_conflict(fetch.epoch_ranges, self._log.epoch_ranges(exact=False)) is None:
             return None
         theirs, ours = fetch.epoch_ranges, self._log.epoch_ranges(exact=True)
-        if self._may_be_elected(fetch.replica_id):
+        if fetch.replica_id in self._maximal_isr:
             # Both have what was committed before this epoch. What differs below lies in gaps, and must not cost it.
             end = common_end(theirs, ours, self.epoch_start_offset)
             theirs, ours = ranges_from(end, theirs), ranges_from(end, ours)
