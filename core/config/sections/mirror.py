@@ -69,7 +69,7 @@ class MirrorConfig(Section):
     configs: Annotated[Names, AfterValidator(_topic_configs)] = key(
         (
             "cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "message.timestamp.type",
-            "delete.retention.ms",
+            "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "delete.retention.ms",
         ),
         "the topic configurations that are copied",
     )  # fmt: skip
