@@ -95,7 +95,8 @@ def compare(
 ) -> list[Comparison]:
     """Runs the shape's cells, those in whose name `pattern` is found, on both `systems` (before, after); their order
     alternates from round to round. Each round starts both anew: of two starts of one commit the one is often 5 %
-    slower than the other until it ends. `prepare` is called before each measurement."""
+    slower than the other until it ends. `prepare` is called before each measurement. A round that fails is left out and
+    `say` gets a line about it; raises `RuntimeError` if all fail."""
     cells = [
         _longer(cell)
         for cell in shape.cells(True)
@@ -104,22 +105,29 @@ def compare(
     values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     number = 0
     for turn in range(rounds):
-        with ExitStack() as stack:
-            for system in systems:
-                system.wipe()
-                stack.callback(system.wipe)
-                if shape.MANAGED:
-                    stack.callback(system.stop)
-                    system.start()
-                    shape.warm(system)
-            for cell in cells:
-                got: dict[int, Mapping[str, float]] = {}
-                for place in (0, 1) if turn % 2 == 0 else (1, 0):
-                    number += 1
-                    prepare(systems[place])
-                    got[place] = shape.run(cell, systems[place], number)
-                _keep(shape, cell, got, values)
+        found: dict[str, dict[int, Mapping[str, float]]] = {cell.name: {} for cell in cells}
+        try:
+            with ExitStack() as stack:
+                for system in systems:
+                    system.wipe()
+                    stack.callback(system.wipe)
+                    if shape.MANAGED:
+                        stack.callback(system.stop)
+                        system.start()
+                        shape.warm(system)
+                for cell in cells:
+                    for place in (0, 1) if turn % 2 == 0 else (1, 0):
+                        number += 1
+                        prepare(systems[place])
+                        found[cell.name][place] = shape.run(cell, systems[place], number)
+        except RuntimeError as error:  # the other rounds count
+            say(f"({shape.NAME}) round {turn + 1} of {rounds} FAILED: {error}")
+            continue
+        for cell in cells:
+            _keep(shape, cell, found[cell.name], values)
         say(f"({shape.NAME}) round {turn + 1} of {rounds} done")
+    if cells and not values:
+        raise RuntimeError(f"({shape.NAME}) each of {rounds} rounds has failed")
     return [
         Comparison(name, shape.METRICS[metric], before, after) for (name, metric), (before, after) in values.items()
     ]

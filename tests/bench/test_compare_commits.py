@@ -71,6 +71,23 @@ def test_the_ratio_is_that_of_each_round_and_the_order_alternates() -> None:
     assert before.calls == 3 * ["wipe", "start", "warm", "stop", "wipe"]  # two starts of one commit differ
 
 
+class FailingShape(NoisyShape):
+    """Its second warm-up of each system fails."""
+
+    def warm(self, system: Any) -> None:
+        super().warm(system)
+        if system.calls.count("warm") == 2:
+            raise RuntimeError("the broker answered with error code 6")
+
+
+def test_a_round_that_fails_is_left_out_and_said() -> None:
+    lines: list[str] = []
+    systems = cast(Sequence[Klamm], [RecordedSystem(1.0), RecordedSystem(0.9)])
+    (found,) = compare(cast(Shape, FailingShape()), systems, 4, lambda system: None, lines.append)
+    assert len(found.ratios) == 2  # of four rounds one fails with each system
+    assert lines[1] == "(x) round 2 of 4 FAILED: the broker answered with error code 6"
+
+
 def test_only_cells_of_the_pattern_are_run() -> None:
     systems = cast(Sequence[Klamm], [RecordedSystem(1.0), RecordedSystem(0.9)])
     assert not compare(
