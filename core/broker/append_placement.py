@@ -67,7 +67,7 @@ PLACEMENT_STATES: Final = StateTable(
 
 
 class CallLater(Protocol):
-    """`asyncio.AbstractEventLoop.call_later`."""
+    """The signature of `asyncio.AbstractEventLoop.call_later`."""
 
     def __call__(self, delay: float, callback: Callable[[], None], /) -> object: ...
 

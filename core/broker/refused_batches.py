@@ -12,10 +12,10 @@ A refusal holds later batches up until the refused batch is sent again, the prod
 has the refused batch (it was stored at another leader meanwhile). A batch that the log expects is never held up.
 Time ends a refusal only when the producer has given the batch up.
 
-The first batch may also be in flight to an earlier leader, which is stopped or cut off: librdkafka sends the next
-ones to the new leader all the same. So a producer's first batches in a leader epoch are refused, too, as long as
-those before them are missing, for `EARLIER_S` at most: also if the log does not know the producer, and would accept
-any sequence of it. After the second's answer librdkafka would report the first as delivered.
+The first batch may also be in flight to an earlier leader that is stopped or cut off, while librdkafka sends the next
+ones to the new leader. So a producer's first batches in a leader epoch are refused, too, while those before them are
+missing, for `EARLIER_S` at most. This holds even if the log does not know the producer and would accept any sequence
+number: librdkafka would report the first batch as delivered once the second is acknowledged.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class RefusedBatches:
     def is_early(
         self, topic: str | bytes, partition: int, batch: memoryview, leader_epoch: int, stored: Stored
     ) -> bool:
-        """Returns True if an earlier leader may still have what is missing before the batch, which is then to be
-        refused as by a broker that does not lead. Call it for a batch that is out of order in the log and whose
+        """Returns True if the batches that are missing before this one may be at an earlier leader. The caller then
+        refuses it as a broker that does not lead does. Call it for a batch that is out of order in the log and whose
         producer has stored nothing in this leader epoch."""
         if (header := _header(batch)) is None or (found := stored(header.producer_id)) is None:
             return False
@@ -124,8 +124,8 @@ class RefusedBatches:
             del self.known[next(iter(self.known))]
 
     def behind(self, topic: str | bytes, partition: int, batch: memoryview, stored: Stored) -> ErrorCode | None:
-        """Returns the error of the refused batch that this one follows; None if the log is to check it: it is the
-        refused one, sent again, or the log expects it or has it. `stored` reads the producer's state in the
+        """Returns the error of the refused batch that this one follows; None if the log is to check it, because it is
+        the refused batch sent again, or one that the log expects or has. `stored` reads the producer's state in the
         partition's log."""
         if (header := _header(batch)) is None:
             return None

@@ -200,10 +200,10 @@ class Broker:
         accepts: Mapping[str, Accept] | None = None,
         around_dispatch: Callable[[Dispatch], Dispatch] | None = None,
     ) -> None:
-        """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
-        partitions whose logs are missing start again at offset 0. `accepts`: by the listener's security protocol,
-        the function that wraps accepted sockets in a transport. `around_dispatch` may put another dispatch in front
-        of the broker's, as `klamm.testing` does for its faults."""
+        """`process_log` takes new levels from a reloaded file and from admin clients (KIP-412). `accept_missing_logs`:
+        partitions whose logs are missing start again at offset 0. `accepts`: by the listener's security protocol, the
+        function that wraps accepted sockets in a transport. `around_dispatch` may put another dispatch in front of the
+        broker's, as `klamm.testing` does for its faults."""
         self._settings = settings
         self._around_dispatch = around_dispatch
         self._accept_missing_logs = accept_missing_logs

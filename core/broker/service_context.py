@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 
 class LocalBrokerContext:
-    """`klamm.core.interfaces.service.BrokerContext`. Its methods block; call them from any thread but the event
-    loop's.
+    """Implements `klamm.core.interfaces.service.BrokerContext`. Its methods block; call them from any thread but the
+    event loop's.
     """
 
     def __init__(self, services: Services, coordination: Coordination, offsets: OffsetStore, address: Address) -> None:
@@ -157,7 +157,7 @@ class LocalBrokerContext:
             return cast(R, self._shared[name])
 
     def close(self) -> None:
-        """Closes what services have in common."""
+        """Closes the resources that services share."""
         with self._sharing:
             shared, self._shared = self._shared, {}
         for resource in shared.values():

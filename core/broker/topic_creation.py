@@ -1,5 +1,5 @@
-"""Decides, for all ways of creating them, what new topics and partitions get: numbers, replicas, configs
-(CreateTopics, CreatePartitions, creation on demand, services)."""
+"""Decides the numbers, replicas and configs of new topics and partitions, for all ways of creating them (CreateTopics,
+CreatePartitions, creation on demand, services)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def cluster_client(config: Path, bootstrap: str | None) -> Iterator[ClusterClien
 
 @contextmanager
 def settings_and_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
-    """Yields the validated file, too, for a command that needs more of it than the address."""
+    """Yields the validated settings and the client, for a command that needs more than the address."""
     from ..client.factory import open_client
     from ..config.servers import servers_of
 

@@ -135,8 +135,8 @@ def plan_factor(placement: Placement, racks: Racks, chosen: Iterable[TopicPartit
 def plan_leaders(placement: Placement, brokers: Iterable[int]) -> list[Move]:
     """Returns changes of the order of replicas that even out the preferred leaders; they move no data.
 
-    Each makes a broker the first replica of a partition that it has, in place of a broker that is preferred by at least
-    two partitions more.
+    Each change makes a broker the first replica of one of its partitions, in place of a broker that is the first
+    replica of at least two partitions more.
     """
     after = {tp: partition.replicas for tp, partition in placement.items() if not partition.reassigning}
     preferred = Counter(dict.fromkeys(brokers, 0))

@@ -104,8 +104,8 @@ class MirrorOf(NamedTuple):
     node: MirrorTopicNode
 
     def operations(self, topic: str) -> Steps[list[Operation]]:
-        """Returns the writes of `node`, for the transaction that creates the topic. What is held of a former topic of
-        the name is replaced, and one that was paused stays so. They fail if the link was dropped."""
+        """Returns the writes of `node`, for the transaction that creates the topic. They replace the data of a former
+        topic of this name, except that a paused topic stays paused. They fail if the link was dropped."""
         path = topic_path(self.link, topic)
         found = yield from find(path)
         if found is None:
@@ -132,13 +132,13 @@ class PartitionReport(NodeData):
 
 
 class ReportNode(NodeData):
-    """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not, with the
-    reason. `left_out`: topics that the pattern matches and does not select, or that were promoted, with the reason.
-    `problem`: why the link does not work at this broker; empty if it does. These count while the broker's registration
-    has `broker_epoch`. `source_ends`, by the id of the source's topic and partition: the source's high watermark in its
-    last answer to this broker, also of partitions that it led before: the source may not answer the next leader any
-    more.
-    `complete_until_ms`: of compacted topics, up to when nothing was missing (M9), likewise."""
+    """`partitions` by topic and partition. `refused`: topics that are not mirrored, or whose changes are not mirrored,
+    with the reason. `left_out`: topics that the pattern matches and does not select, or that were promoted, with the
+    reason. `problem`: why the link does not work at this broker; empty if it does. These count while the broker's
+    registration has `broker_epoch`. `source_ends`, by the id of the source's topic and partition: the source's high
+    watermark in its last answer to this broker, also of partitions that it led before: the source may not answer the
+    next leader any more. `complete_until_ms`, by the same keys: for compacted topics, the time up to which nothing was
+    missing (M9)."""
 
     version: int = 1
     partitions: dict[str, dict[int, PartitionReport]] = Field(default_factory=dict)
@@ -180,7 +180,7 @@ N = TypeVar("N", bound=NodeData)
 def update(coordination: Coordination, path: str, kind: type[N], change: Callable[[N | None], N | None]) -> N | None:
     """Changes the data of a path by compare-and-set; `change` gets None if the path does not exist, and returns None to
     leave it as it is. Returns the data after that. Raises `CoordinationError`; `NoNodeError` below a link that does not
-    exist: of a link that was dropped nothing comes back."""
+    exist, so that nothing of a dropped link is created again."""
     for _ in range(_ATTEMPTS):
         try:
             data, stat = coordination.get(path)

@@ -63,7 +63,7 @@ class TopicChanges:
         replicas: Replicas | None = None,
         mirror: MirrorOf | None = None,
     ) -> Steps[UUID]:
-        """Creates a topic and returns its id; with `mirror`, as a mirror topic, together with what is held of it.
+        """Creates a topic and returns its id; with `mirror`, as a mirror topic, together with the mirror's data.
 
         `replicas` is a result of `checked_assignment`; without it the live brokers get replicas in turn. Raises
         `BrokerError` INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or

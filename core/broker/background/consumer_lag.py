@@ -39,7 +39,7 @@ class Lag(NamedTuple):
 
 
 class ConsumerLag:
-    """`klamm.core.interfaces.service.Service`. `lags` may be called from any thread."""
+    """Implements `klamm.core.interfaces.service.Service`. `lags` may be called from any thread."""
 
     def __init__(
         self,

@@ -46,8 +46,8 @@ class GroupDeletions:
         self._not_mine = not_mine
 
     async def delete(self, group: str) -> ErrorCode:
-        """Deletes an empty group and its offsets. While its former coordinator holds its lock it cannot be known
-        whether the group is empty."""
+        """Deletes an empty group and its offsets. While the former coordinator holds the group's lock, this broker
+        cannot know whether the group is empty."""
         return await self._runtime.in_turn(group, self._delete(group))
 
     async def _delete(self, group: str) -> ErrorCode:

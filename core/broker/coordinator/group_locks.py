@@ -73,7 +73,7 @@ class GroupLocks:
             self.join_delivered(group)
 
     def join_delivered(self, group: str) -> None:
-        """Called once the coordinator has the join, or will never get it: releases the lock of an empty group."""
+        """Called once the join has reached the coordinator, or never will: releases the lock of an empty group."""
         if self._locks.join_delivered(group):
             self.emptied(group)
 

@@ -1,9 +1,10 @@
 """The condition that a broker leads a partition in one leader epoch, for transactions of the coordination.
 
-A coordinator acquires a group's protocol lock in a transaction that checks the version of the partition's state in
-which it has read that it leads, so that a deposed one does not take the lock from its successor. With the store
-`coordination` its commits check it too: nothing is appended to the partition's log there, so no leader epoch fences
-them. Each change of the state, even of the in-sync replicas alone, has a new version: the state is then read again.
+A coordinator acquires a group's protocol lock in a transaction that checks the version of the partition's state. In
+that version it is the leader, so a deposed coordinator cannot take the lock from its successor. With the store
+`coordination` its commits check the version too: nothing is appended to the partition's log there, so no leader epoch
+fences them. Each change of the state, even of the in-sync replicas alone, has a new version: the state is then read
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The counters of a serving broker: plain integers, written by the event loop and read at a scrape.
 
-Rules: a count costs an addition; no lock is taken and no label is looked up per request; an object that holds
-counters (a topic's traffic, an API's times) is looked up once and kept by its user. The reader is another thread:
-each number is consistent, and together they are of about one moment.
+Rules: a count costs an addition; no lock is taken and no label is looked up per request; an object that holds counters
+(a topic's traffic, an API's times) is looked up once and kept by its user. The reader is another thread: each number is
+consistent, and all of them are of about the same moment.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ if it is both. The body of each is the whole health as JSON. There is no authent
 configured.
 
 A connection has a thread, so that no client delays the answer to a probe; metrics are collected for one at a time. A
-client that does not send or read for `_PATIENCE_S` is disconnected, one that has not ended after `_LONGEST_S`, and the
-oldest where there are more than `_MOST`.
+connection is closed if its client does not send or read for `_PATIENCE_S`, or if it lasts longer than `_LONGEST_S`.
+Above `_MOST` connections the oldest is closed.
 """
 
 from __future__ import annotations

@@ -622,8 +622,8 @@ def _with_cut(cut: MirrorCut, node: MirrorTopicNode) -> MirrorTopicNode:
 
 
 def groups_of(client: ClusterClient) -> tuple[set[str], str]:
-    """Returns the groups with classic members or with offsets, and why those of a broker are missing; empty if none
-    are. One that does not answer does not stop the groups of the others."""
+    """Returns the groups with classic members or with offsets, and the reason why a broker's groups are missing, empty
+    if none are. A broker that does not answer does not hold up the groups of the others."""
     found, problem = set[str](), ""
     for node_id in client.metadata((), timeout_s=_SOURCE_S).nodes:
         try:

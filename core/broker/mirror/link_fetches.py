@@ -48,8 +48,8 @@ _REFUSED_S: Final = 30.0
 
 
 class LinkFetches:
-    """`source_fetcher.Link`. `topics` returns the link's mirror topics by their names here, `client` a client of the
-    source."""
+    """Implements `source_fetcher.Link`. `topics` returns the link's mirror topics by their names here, `client` a
+    client of the source."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LinkFetches:
         topics: Callable[[], Mapping[str, MirrorTopicNode]],
         stops: Callable[[str], str],
     ) -> None:
-        """`stops` returns the status for which a topic is not fetched, as PAUSED; empty if it is."""
+        """`stops` returns the status that keeps a topic from being fetched, such as PAUSED; empty if none does."""
         self.failed_with = ""
         self._held: dict[TopicPartition, str] = {}
         """The source's partitions that could not be fetched or stored, with the reason."""
@@ -135,8 +135,9 @@ class LinkFetches:
         return found
 
     def complete_until_ms(self) -> dict[TopicPartition, int]:
-        """Returns up to when nothing was missing in partitions of compacted topics. In steps, since each change is a
-        write to the coordination: of a minute, or of a quarter of `delete.retention.ms` if that is less."""
+        """Returns the time up to which nothing was missing in partitions of compacted topics. It grows in steps of a
+        minute, or of a quarter of `delete.retention.ms` if that is less, since each change is a write to the
+        coordination."""
         led = {each.key: each for each in self._services.partitions.replicas() if each.log.config.compacts}
         found = {}
         for key, complete in list(self._complete.items()):
@@ -179,13 +180,13 @@ class LinkFetches:
 
     @property
     def problem(self) -> str:
-        """Why partitions are not fetched, for one of them; empty if all are."""
+        """The reason why a partition is not fetched, of one such partition; empty if all are fetched."""
         held = next(iter(dict(self._held).items()), None)
         return self.failure or ("" if held is None else f"{held[0]}: {held[1]}")
 
     @property
     def failure(self) -> str:
-        """Why a thread does not do its work; empty if all do."""
+        """The reason why a thread has failed; empty if all work."""
         failed = next((each.failed_with for each in list(self._fetchers.values()) if each.failed_with), "")
         return self.failed_with or failed
 
@@ -358,7 +359,7 @@ class LinkFetches:
             complete.on_answer(_now_ms(), 0, 0)
 
     def copied(self, size: int) -> None:
-        """Counts the bytes. On the event loop."""
+        """Counts copied bytes. Called on the event loop."""
         self.fetched_bytes += size
         if self._bucket is not None and size:
             with self._throttle:

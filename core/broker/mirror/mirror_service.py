@@ -1,4 +1,4 @@
-"""Runs the links that the coordination names, each while it is there and with its newest definition."""
+"""Runs each link of the coordination, from its creation to its deletion, with its newest definition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INTERVAL_S: Final = 0.5
 
 
 class MirrorService:
-    """`klamm.core.interfaces.service.Service`. Made on the event loop."""
+    """Implements `klamm.core.interfaces.service.Service`. Made on the event loop."""
 
     def __init__(self, services: Services, context: BrokerContext) -> None:
         self._services = services

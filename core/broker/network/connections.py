@@ -177,7 +177,7 @@ class Connections:
     async def stop(self, grace_s: float) -> int:
         """Lets connections answer the requests received, for at most `grace_s` seconds, then closes all of them.
 
-        Returns how many were closed before that was done.
+        Returns how many were closed before they had answered.
         """
         if self._sweeper is not None:
             self._sweeper.cancel()

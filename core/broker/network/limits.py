@@ -17,7 +17,7 @@ class Limits:
 
     Produce frames may be as large as `socket.request.max.bytes`, all others 1 MiB unless configured. `frame_s`: an
     unfinished request must bring 64 KiB or its end in each such period. `send_s`: a client that reads nothing of its
-    responses for that time is disconnected. For socket buffers of -1 the kernel chooses.
+    responses for that time is disconnected. The kernel chooses the size of a socket buffer of -1.
     """
 
     produce_frame: int = 100 * 1024 * 1024

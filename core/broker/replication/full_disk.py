@@ -1,5 +1,5 @@
-"""Announces that this broker's disk is full, so that others lead and no request waits for its replicas, and that it
-has space again.
+"""Announces that this broker's disk is full, and later that it has space again. While it is full, other brokers lead,
+and no request waits for this one's replicas.
 
 The state is in the registration (`Cluster.set_full`); the controller then acts, by the rules of
 `core.replication.elections`. The logs stay open and serve what they have. Whether the disk has space is tested at

@@ -43,7 +43,8 @@ _NOT_YET: Final = frozenset(
 
 
 class NewLeaders:
-    """Belongs to the event loop. `image` is the one in force; its first content does not count as new."""
+    """Belongs to the event loop. `image` is the image in force; the partitions of the first image do not count as
+    new."""
 
     def __init__(self, broker_id: int, partitions: Partitions, image: Callable[[], ClusterImage]) -> None:
         self._broker_id = broker_id

@@ -175,9 +175,9 @@ class Replica:
         """Evaluates the ends of followers again at their next fetches, if not all replicas are in sync, or if the
         log start has moved since the last call.
 
-        A follower may have fetched before this broker knew it as a replica, or knew its registration: such a Fetch
-        does not count, and without appends no other would follow for this partition. Nor would a follower learn that
-        records were deleted, and it would show them again once it leads.
+        A follower may have fetched before this broker knew it as a replica, or knew its registration. Such a Fetch does
+        not count, and without appends the follower sends no other one for this partition. It would not learn of deleted
+        records either, and would serve them again as a leader.
         """
         leader, start = self.partition.leader, self.log.log_start_offset
         if leader is not None and (leader.is_under_replicated or start != self._told_start):
@@ -186,11 +186,12 @@ class Replica:
                 wait.on_bounds(self.key)
 
     def rest(self) -> None:
-        """Takes no role until the next metadata, as before its log is prepared for a new leader epoch."""
+        """Leaves its role until the next metadata, for instance while its log is prepared for a new leader epoch."""
         self._fail(self.partition.rest())
 
     def forget_metadata(self) -> None:
-        """Rests until the next metadata, of whatever version: they come from a restored coordination."""
+        """Takes no role until the next metadata, and accepts those in any version: they come from a restored
+        coordination."""
         self._fail(self.partition.forget_metadata())
 
     def _fail(self, waiters: list[DelayedProduce]) -> None:
@@ -261,7 +262,8 @@ class Replica:
         self.extended()
 
     def extended(self) -> None:
-        """Commits what can be after this leader has appended beside its clients, and notifies followers."""
+        """Called after this leader has appended records that no client produced: commits what is replicated, and
+        notifies followers."""
         self.refresh()
         for wait in self._followers.values():
             wait.on_append(self.key)

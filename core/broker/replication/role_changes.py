@@ -1,4 +1,4 @@
-"""Gives each replica on this broker the role that the cluster's image says: carries out what `Roles` decides.
+"""Gives each replica on this broker its role in the cluster's image: carries out what `Roles` decides.
 
 A deleted topic's logs are removed; a log that the cluster does not know is set aside, never deleted (design, section
 6). The image of another cluster (the coordination's data was lost) is refused: its topics are missing, which must not

@@ -67,8 +67,8 @@ class Assignment:
 
 
 def epoch_that_is_over(assignment: Assignment, log_epoch: int, left_epoch: int) -> int | None:
-    """Returns the newest leader epoch that is over, if the replica is to lead in one that is not above it: the log's,
-    or the one that this broker has left (R5, R13). None if it may take its role."""
+    """Returns the newest leader epoch that is over (the log's, or one that this broker has left), if the replica is to
+    lead in an epoch that is not above it (docs/replication.md, R5, R13). None if it may take its role."""
     over = max(log_epoch, left_epoch)
     behind = assignment.leader_epoch < log_epoch or assignment.leader_epoch <= left_epoch
     return over if assignment.leads and behind else None
@@ -114,8 +114,8 @@ R = TypeVar("R", bound=HostedReplica)
 
 
 class Settled(NamedTuple):
-    """The logs that were opened, and the partitions that should be led in a leader epoch that is over: each with its
-    newest such epoch, which is the log's if the log is ahead of the cluster, or the one that this broker has left."""
+    """The logs that were opened, and the partitions that are to be led in a leader epoch that is over, each with the
+    newest such epoch: the log's if the log is ahead of the cluster, else the one that this broker has left."""
 
     opened: Mapping[TopicPartition, Any]
     over: dict[TopicPartition, int]

@@ -67,8 +67,9 @@ def promotions(topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG, as_jso
 def promotion_starts(
     client: ClusterClient, epochs: Mapping[TopicPartition, int], *, is_new: bool = False
 ) -> dict[TopicPartition, int]:
-    """Returns the offsets at which these leader epochs begin, of the partitions whose leader knows that. At the log
-    start it does not know it, unless the epoch `is_new`: records before it may have been deleted."""
+    """Returns the offsets at which these leader epochs begin, of partitions whose leader knows it. A leader does not
+    know it of an epoch that begins at the log start, since earlier records may have been deleted, unless the epoch
+    `is_new`."""
     if not epochs:
         return {}
     client.metadata({tp.topic for tp in epochs})

@@ -290,8 +290,9 @@ def _missing(row: Mapping[str, Any]) -> int | None:
 
 
 def missing_after(row: Mapping[str, Any], begins: int) -> int | None:
-    """Returns the records of the source that are missing in a mirror that has ended at `begins`, by its row before. It
-    had no end then if no broker led it, or its leader had not reported it."""
+    """Returns how many records of the source are missing in a mirror that has ended at `begins`; None if that is not
+    known. `row` is its state before the end: without an `end` if no broker led the partition, or its leader had not
+    reported it."""
     if row["source_end"] is None:
         return None
     if row["end"] is None:

@@ -52,7 +52,7 @@ def client_settings(config: Path, bootstrap: str | None) -> Settings:
 
 
 class Columnar(Generic[F]):
-    """A conversion of many records at once, which is made when there have been so many that loading pyarrow pays."""
+    """A conversion of many records at once. It is made only after so many records that loading pyarrow pays."""
 
     def __init__(self, make: Callable[[], F | None]) -> None:
         self._make: Callable[[], F | None] | None = make
@@ -141,7 +141,8 @@ def _no_constant(name: str) -> Any:
 
 
 def json_parser(fractions: type[float] | type[Decimal]) -> JsonParser:
-    """Returns a function that parses a document, and its fractions to this class. It raises `ValueError`."""
+    """Returns a function that parses a JSON document, with fractions as this class. The function raises
+    `ValueError`."""
     decoder = json.JSONDecoder(parse_float=fractions, parse_constant=_no_constant)
     scan = make_scanner(decoder)  # type: ignore[arg-type]  # typeshed has another class here
 

@@ -185,8 +185,8 @@ def typed_blocks(
     empty_is_null: bool,
     skip: bool,
 ) -> Iterator[ParsedBlock]:
-    """Yields the records of lines, each of which is the JSON document of a typed value. A block in which every line
-    is one is converted as a whole, where `columnar` can: the fast case."""
+    """Yields the records of lines, each of which is the JSON document of a typed value. Fast case: a block of valid
+    lines is converted as a whole, if `columnar` can."""
     parse = values_of_json(serialize, parse_json, None, empty_is_null)
     for first, lines in blocks:
         if isinstance(lines, list):

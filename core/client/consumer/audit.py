@@ -73,8 +73,8 @@ class ConsumerAudit:
         return found
 
     def start(self, offsets: Mapping[TopicPartition, int], reset: Collection[TopicPartition] = ()) -> None:
-        """Starts counting at these offsets of the topics that have these names now, whose ids are requested from the
-        cluster. Stores the group's start. `reset`: the partitions in which these are no committed offsets."""
+        """Starts counting at these offsets, and stores the group's start. The ids of the topics that have these names
+        now are requested from the cluster. `reset`: the partitions whose offset here is not a committed one."""
         audited = {p: offsets[p] for p in self._audited(offsets)}
         if audited:
             self._call(lambda ranges: self._start(ranges, audited, reset))

@@ -289,8 +289,8 @@ class SinkRunner:
 
 
 def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
-    """Returns the bytes of a batch or record that could not be read, from its leader; raises `error` when these are
-    damaged, or no longer contain the offset after it."""
+    """Returns the bytes of a batch or record that could not be read, fetched from its leader again. Raises `error` if
+    they are damaged, or if the offset after them is not known."""
     partition = error.partition
 
     def attempt(

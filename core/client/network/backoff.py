@@ -84,8 +84,8 @@ class Retries:
         return self._deadline - self._clock()
 
     def wait(self, problem: Exception, *, until: float | None = None) -> None:
-        """Sleeps after a failed attempt, or raises `problem` if the time is up, before or after: an attempt that has no
-        time left would hide why the ones before it have failed. `until` is an earlier deadline for this problem.
+        """Sleeps after a failed attempt. Raises `problem` if the time is up before or after the sleep: one more attempt
+        without time would hide why the earlier ones failed. `until` is an earlier deadline for this problem.
         """
         self._failures += 1
         delay = self._policy.delay(self._failures)

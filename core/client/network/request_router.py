@@ -8,8 +8,9 @@ Rules:
   back-off follows when none of them has answered. Those that failed lately are tried last.
 - A leader or coordinator that has changed or does not answer is looked up again before the next attempt, with the
   delays of a fail-over.
-- A coordinator may answer some requests late on purpose. While it does not, it is asked whether it still coordinates
-  the group, and other brokers are if it is silent; if it is another one by then, the request goes to that one.
+- A coordinator may answer some requests late on purpose. Until it answers, it is asked whether it still coordinates the
+  group; if it does not answer that, other brokers are asked. If another broker coordinates the group by then, the
+  request goes to that one.
 """
 
 from __future__ import annotations

@@ -45,9 +45,8 @@ class OversizedRecordError(DeliveryError):
 
 
 def place_in_turn(writer: TopicWriter, chosen: list[int], sizes: Iterable[int]) -> None:
-    """Replaces each -1, of a record without a key, by a partition: about a batch after the other, each for the next
-    partition in turn. `sizes`: the records' bytes. So they keep their order among the records with keys.
-    """
+    """Replaces each -1 (a record without a key) by a partition: runs of about one batch go to the partitions in turn,
+    and keep their order among the records with keys. `sizes`: the records' bytes."""
     in_turn, left = -1, 0
     for row, size in enumerate(sizes):
         if chosen[row] < 0:

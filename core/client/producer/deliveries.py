@@ -66,8 +66,8 @@ class DeliveryListeners:
 
     def mark(self, mark_of: Callable[[Counted], Headers], counted: Counted) -> Headers:
         """Returns the headers that the audit adds to the first record of a batch: `mark_of` is
-        `klamm.core.interfaces.audit.Audit.mark` for this producer and a partition. If it caches its results, it caches
-        none of a call that raised.
+        `klamm.core.interfaces.audit.Audit.mark` for this producer and a partition. If `mark_of` caches its results, a
+        call that raises leaves none in the cache.
         """
         try:
             return mark_of(counted)

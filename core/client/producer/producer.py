@@ -226,8 +226,8 @@ class Producer:
         The column `value` (bytes or text) holds the values; for a topic with a schema all columns are the fields of its
         record, or `value` is a struct of them. `key` and `timestamp` name columns: keys are bytes, text or whole
         numbers, null for none; timestamps are Arrow's, or numbers of milliseconds, now if there are none. Beside a
-        `value`, the columns `key` and `timestamp` need not be named. Rows with a key go to the key's partition, those
-        without one batch by batch to each partition in turn.
+        `value`, the columns `key` and `timestamp` need not be named. Rows with a key go to the key's partition. Rows
+        without one go to the partitions in turn, a batch at a time.
 
         All rows are checked before the first is sent: `SchemaError` names row and column, `DeliveryError` a row that is
         too large; nothing was sent then. Blocks as `send` does. Not possible with interceptors, which need records
@@ -257,9 +257,9 @@ class Producer:
         `send_arrow`.
 
         `keys` and `timestamps_ms` are as long as `values`; `headers` are those of every record. Records with a key go
-        to the key's partition, those without one batch by batch to each partition in turn; those of one partition stay
-        in order. All are checked before the first is sent (`OversizedRecordError` names one that is too large). Blocks
-        as `send` does. Not possible with interceptors (`ConfigError`).
+        to the key's partition. Records without one go to the partitions in turn, a batch at a time. The records of a
+        partition stay in order. All are checked before the first is sent (`OversizedRecordError` names one that is too
+        large). Blocks as `send` does. Not possible with interceptors (`ConfigError`).
         """
         if self._closed:
             raise ProducerClosedError("the producer is closed; nothing can be sent any more")
@@ -286,8 +286,8 @@ class Producer:
         """Flushes, publishes the audit's counts, and stops. After `timeout_s` seconds (default: `delivery.timeout.ms`)
         the futures of unsettled records raise `DeliveryError`. Closing twice is not an error.
 
-        The audit's last counts have `_AUDIT_S` of this time: where the audit topic takes no event (it lacks replicas in
-        sync), a line in the log says so, and the audit shows this producer as killed.
+        The audit's last counts have `_AUDIT_S` of this time: if the audit topic accepts no event (too few replicas are
+        in sync), a line is logged, and the audit shows this producer as killed.
         """
         with self._closing:
             if self._closed:

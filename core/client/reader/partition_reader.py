@@ -132,10 +132,10 @@ class PartitionReader:
     def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
         """Returns whole batches from the position on; they may begin before it, and end with a partial one.
 
-        Empty if the isolation shows no record yet; with `until`, an offset below which there must be records,
-        that is retried. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
-        `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all `DataLossError`) are raised at once, as
-        are errors that are not retriable.
+        Returns nothing if the isolation shows no record yet. With `until`, an offset below which there must be records,
+        an empty answer is retried. After `timeout_s` the last error is raised: `BrokerError` or
+        `ConnectionFailedError`. `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all
+        `DataLossError`) are raised at once, as are errors that are not retriable.
         """
         retries = Retries(self._clock() + timeout_s, self._retry, self._clock, self._sleep)
         while True:

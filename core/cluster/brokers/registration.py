@@ -197,7 +197,7 @@ class Registration:
 
     def mark_full(self, full: bool) -> Steps[list[Operation]]:
         """Returns the operations that mark the disk as full, or as no longer full. Raises `SessionExpiredError` while
-        there is no registration: one that is being made may have been written with the state before."""
+        there is no registration: a registration that is being made may have the earlier state."""
         self._full = full
         if (yield from self._own_node()) is None:
             raise SessionExpiredError("this broker is not registered, so the state of its disk cannot be reported")

@@ -102,7 +102,7 @@ class Controller:
 
     def guard(self, refused: bool = False) -> Steps[Sequence[Operation]]:
         """Returns the checks that hold while this broker is the controller. Raises `BrokerError` NOT_CONTROLLER if it
-        is not; after a `refused` write that is read from the coordination."""
+        is not; after a `refused` write, reads from the coordination whether it is."""
         lease = self.lease
         if lease is None:
             raise self._not_controller()

@@ -1,5 +1,5 @@
 """DescribeLogDirs (KIP-113, KIP-827): the replicas in this broker's log directory, and the free space of its file
-system. AlterReplicaLogDirs, which has no other directory to move a replica to."""
+system. AlterReplicaLogDirs moves nothing: there is only one directory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def describe_log_dirs(services: Services, request: Request) -> Entity:
 
 
 def alter_replica_log_dirs(services: Services, request: Request) -> Entity:
-    """Answers LOG_DIR_NOT_FOUND for every directory but the only one, in which this broker's replicas are already."""
+    """Answers LOG_DIR_NOT_FOUND unless the directory is this broker's only one, where its replicas already are."""
     refused = services.access.refusal(request, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
     own = str(services.logs.directory.absolute())
     found: dict[str, list[Entity]] = {}
