@@ -15,8 +15,8 @@ _FIRST: Final = 100_000
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """A context for imports. Next to none of the 57,000 objects that a broker's modules make is garbage, but with
-    Python's own thresholds they are scanned again and again (40 ms of 280)."""
+    """A context for imports, in which no garbage is collected. Almost none of the 57,000 objects that a broker's
+    modules make is garbage, but Python's own thresholds scan them again and again (40 ms of 280)."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -149,8 +149,8 @@ class Settings:
         self.make_consumer_interceptors()
 
     def make_topic_validators(self) -> list[TopicValidator]:
-        """Returns the validators of `broker.topic.validators`, and last that of schemas if it is not among them: a
-        topic's configuration alone says whether it applies."""
+        """Returns the validators of `broker.topic.validators`, and last the one of schemas if it is not among them,
+        since a topic's configuration alone enables that."""
         validators, chosen = self.host().topic_validators, self.broker.topic_validators
         made = [validators.create(c.plugin, c.config) for c in chosen]
         if all(choice.plugin != SCHEMA_VALIDATOR for choice in chosen):

@@ -126,8 +126,8 @@ class ProducerAudit(Protocol):
         ...
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        """Counts acknowledged records, with a timestamp in the window that `attempted` got (if the broker sets
-        timestamps, its time); the sums over all calls are the same."""
+        """Counts acknowledged records. The timestamp is in the window that `attempted` got, or is the broker's if the
+        broker sets timestamps. The sums over all calls are the same."""
         ...
 
     def failed(self, topic: str, count: int = 1) -> None:
@@ -228,8 +228,8 @@ class Audit(Protocol):
 
     def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
         """Returns the headers that a producer adds to the first record of each batch that it sends to a partition: its
-        identity, by the owner in its events, and the content of the batch. Other records get none: a batch has one
-        sender.
+        identity (the `owner` of its events), and the content of the batch. Other records get none, since a batch has
+        one sender.
         """
         ...
 

@@ -111,8 +111,8 @@ class BrokerContext(Protocol):
         ...
 
     def mirrored(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, MirrorSource | None]:
-        """Returns those of the partitions that this broker leads as mirrors of another cluster's (docs/mirror.md);
-        None where the source is not stored. Raises `CoordinationError`."""
+        """Returns the sources of the partitions that this broker leads as mirrors (docs/mirror.md); None for one whose
+        source is not stored. Raises `CoordinationError`."""
         ...
 
     def set_aside(self, partition: TopicPartition, offset: int, end: int, leader_epoch: int) -> Buffer | None:

@@ -120,10 +120,10 @@ class HistorySink(Protocol):
     """A sink that stores its own positions, and is notified if a log lost its end."""
 
     def log_cut(self, cut: LogCut) -> None:
-        """Called after a `flush` and before the first record that was written after the cut. The sink's records of
-        the partition from `cut.offset` on are of the lost history, and its position there becomes at most
-        `cut.offset`. Durable when it returns; called again with the same cut, unless its position was committed, and
-        then changes nothing."""
+        """Called after a `flush` and before the first record that was written after the cut. The sink's records of the
+        partition from `cut.offset` on are of the lost history, and its position there becomes at most `cut.offset`.
+        Durable when it returns. It is called again with the same cut unless its position was committed; that call
+        changes nothing."""
         ...
 
 

@@ -45,8 +45,8 @@ def set_aside(log: PartitionLog, offset: int, why: str = _LOST) -> Path:
 
 
 def set_aside_before_adoption(log: PartitionLog, offset: int, topic_id: UUID) -> None:
-    """Does the same before the log gets `topic_id`; then `adopted_cut` finds it. What a crash has left is kept: the
-    directory has this name only once it is complete, and the log may be cut in part since."""
+    """Does the same before the log gets `topic_id`; then `adopted_cut` finds it. A copy that exists already is kept:
+    its directory gets this name only once it is complete, and the log may have been cut in part since."""
     target = _adopted_directory(log, topic_id)
     if target.exists():
         return

@@ -326,8 +326,7 @@ class PartitionLog:
 
     @property
     def checkpointed(self) -> CheckpointedOffsets:
-        """The offsets for the checkpoints. While the log is being truncated, none is above an end that a crash may
-        leave."""
+        """The offsets for the checkpoints. During a truncation none of them is above the end that a crash may leave."""
         offsets = CheckpointedOffsets(self.log_start_offset, self.recovery_point, self.high_watermark)
         bound = min(self._truncating, default=None)
         return offsets if bound is None else CheckpointedOffsets(*(min(offset, bound) for offset in offsets))
@@ -502,11 +501,11 @@ class PartitionLog:
     ) -> AppendResult:
         """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
-        A batch that was checked while its request was read is mostly stored without a header object. With `commit`
-        the high watermark advances to the new end in the same step, without waiting for followers; the caller wakes
-        parked fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait
-        for the disk or another thread, or read too many records. With `after` the batch is stored only if the log
-        ends there: raises `LogEndMovedError`. `raises_epoch` is of markers (`ProducerState.check_marker`).
+        A batch that was checked when its request was read usually needs no header object. With `commit` the high
+        watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
+        fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
+        disk or another thread, or read too many records. With `after` the batch is stored only if the log ends there:
+        raises `LogEndMovedError`. `raises_epoch`, for markers, is passed to `ProducerState.check_marker`.
 
         Also raises the errors of `validation` and `producer_state`, `FencedLeaderEpochError` and `StorageError`.
         Nothing is stored if it raises.

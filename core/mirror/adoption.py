@@ -21,9 +21,10 @@ class PromotionStart(NamedTuple):
 def common_end(log: ReplicaLog, promotion: PromotionStart) -> int:
     """Returns the offset at which a replica of the former source is cut before it takes a role.
 
-    Below it the log has only epochs from before the promotion, which only the former source has given to records. So
-    what still differs is found by epochs, as between any two logs. Above it an epoch may name different records of the
-    two clusters: both have elected leaders since. It may be below the log start: then nothing of the log is kept.
+    Below this offset the log has only epochs from before the promotion, in which only the former source has written, so
+    further differences are found by epochs, as between any two logs. Above it an epoch may name different records in
+    the two clusters, since both have elected leaders. The offset may be below the log start: then nothing of the log is
+    kept.
     """
     _, end = log.end_offset_for_epoch(promotion.leader_epoch - 1)
     return min(promotion.offset, log.log_end_offset if end < 0 else end)

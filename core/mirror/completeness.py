@@ -1,4 +1,4 @@
-"""Up to which time a mirror has all that its source had committed (docs/mirror.md, M9)."""
+"""The time up to which a mirror has everything that its source had committed (docs/mirror.md, M9)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ __all__ = ["CompleteUntil"]
 
 
 class CompleteUntil:
-    """Of one partition. Times are those of this cluster's clock, in milliseconds since 1970.
+    """The completeness of one partition. Times are those of this cluster's clock, in milliseconds since 1970.
 
-    A mirror that is behind all the time still gets later: each answer of the source may set a mark, its end at that
-    time, and once the mirror has reached the mark it is complete up to then.
+    The time advances even if the mirror is always behind: each answer of the source may set a mark (the source's end at
+    that time), and once the mirror has reached the mark it is complete up to then.
     """
 
     def __init__(self, at_ms: int) -> None:

@@ -18,8 +18,8 @@ class GroupOffset(NamedTuple):
 
 
 class GroupPlan(NamedTuple):
-    """`commits`: what to commit at the target. `copied`: what to remember as copied, before the commits: the target's
-    value counts as the mirror's own if it is one of these."""
+    """`commits`: what to commit at the target. `copied`: what to store as copied before the commits are made. A value
+    at the target counts as the mirror's own if it is one of these."""
 
     commits: Mapping[TopicPartition, GroupOffset]
     copied: Mapping[TopicPartition, tuple[GroupOffset, ...]]
@@ -35,8 +35,8 @@ def offsets_to_copy(
     """Plans one copy of a group's offsets.
 
     `source`: committed there, by the target's topic names; `target`: committed here; `copied`: the result of the last
-    plan; `ends`: the high watermarks of the partitions that are mirrors and that a broker serves now, the others keep
-    what was copied; `members`: of the group at the target.
+    plan; `ends`: the high watermarks of the partitions that are mirrors and that a broker serves now (other partitions
+    keep what was copied); `members`: of the group at the target.
 
     A partition whose value at the target is not one that was copied belongs to a group that has moved here, and is
     never overwritten; nor is any while the group has members. An offset above the mirror's end waits: a consumer would

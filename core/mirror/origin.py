@@ -1,4 +1,4 @@
-"""How a cluster tells another one which of its topics are mirrors (docs/mirror.md, M11)."""
+"""How a cluster announces which of its topics are mirrors (docs/mirror.md, M11)."""
 
 from __future__ import annotations
 

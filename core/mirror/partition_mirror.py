@@ -135,8 +135,8 @@ class Cut(NamedTuple):
 
 
 class MirrorDecision(NamedTuple):
-    """The operator's decision to continue over what (`status`) a partition has stopped at: GAP, DIVERGED or STALE.
-    `end` and `last_epoch` are those of its log, and name the record after which it stopped."""
+    """The operator's decision to continue a partition that has stopped. `status`: why it stopped, GAP, DIVERGED or
+    STALE. `end` and `last_epoch` are those of its log, and name the record after which it stopped."""
 
     status: MirrorStatus
     end: int
@@ -226,8 +226,8 @@ class PartitionMirror:
             self.status = MirrorStatus.SOURCE_AWAY
 
     def failed(self) -> None:
-        """Notes that an answer could not be stored, or what it asked for could not be written: a gap, a raised epoch.
-        It is fetched again, and asks again."""
+        """Notes that an answer could not be stored, or that its gap or raised epoch could not be written. The answer is
+        fetched again."""
         self.wanted_epoch, self.gap = NO_EPOCH, None
         if not self.stopped:
             self.status = MirrorStatus.FAILED
@@ -242,9 +242,9 @@ class PartitionMirror:
         return False
 
     def accept(self, decision: MirrorDecision) -> bool:
-        """Continues over what the decision is about, a gap or a divergence as without `on.gap: stop` or
-        `on.divergence: stop`, until records are stored again. Returns False, and changes nothing, if the partition has
-        not stopped there."""
+        """Continues over the gap, divergence or missed tombstones that the decision names, as if `on.gap: stop` or
+        `on.divergence: stop` were not set, until records are stored again. Returns False, and changes nothing, if the
+        partition has not stopped there."""
         log = self._log
         if decision != (self.status, log.log_end_offset, log.last_record_epoch):
             return False

@@ -52,9 +52,9 @@ class NewMirror:
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """By the target's topic names. By the source's names: `refused`, why a topic that the link selects is not mirrored,
-    and `left_out`, why one is not mirrored, or not wholly: the pattern matches and does not select it, it was promoted,
-    or its mirror is not selected any more."""
+    """Keys are the target's topic names, in `refused` and `left_out` the source's. `refused`: why a topic that the link
+    selects is not mirrored. `left_out`: why one is not mirrored, or not wholly: the pattern matches and does not select
+    it, it was promoted, or its mirror is not selected any more."""
 
     create: Mapping[str, NewMirror]
     grow: Mapping[str, int]

@@ -2,9 +2,9 @@
 
 Rules: a frame is a big-endian int32 length and that many bytes. A negative length, or one over the limit, is a
 `FrameLengthError`, after which the splitter must not be used and the connection is to be closed; the error contains the
-whole frames before it, which are valid. Memory is allocated as bytes arrive (at most four times as much), never on the
-word of the length alone. Each frame is a `bytearray` of its own, so that the broker may rewrite a record batch in
-place. A client that has requested the data may `reserve` a whole frame.
+whole frames before it, which are valid. Memory is allocated as bytes arrive (at most four times as much), never by the
+length alone. Each frame is a `bytearray` of its own, so that the broker may rewrite a record batch in place. A client
+that has requested the data may `reserve` a whole frame.
 """
 
 from __future__ import annotations

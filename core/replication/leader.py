@@ -106,9 +106,9 @@ class PartitionLeader:
     def is_under_min_isr(self) -> bool:
         """True while the high watermark must not rise (R2).
 
-        That is so, too, while the state has eligible replicas: its writer had a higher minimum (a configuration that
-        was lowered since, or another broker's default), and they have every committed record only as long as the
-        watermark does not rise.
+        It is also True while the state has eligible replicas. The state's writer had a higher minimum (a configuration
+        that was lowered since, or another broker's default), and the eligible replicas have every committed record only
+        as long as the watermark does not rise.
         """
         return len(self.state.isr) < self._settings.min_insync_replicas or bool(self.state.elr)
 

@@ -7,8 +7,8 @@ There are two interfaces, because there are two ways of working:
 - `ByteStream`, under a connection of a client: blocking calls with a time-out, or non-blocking calls beside a selector.
 
 Both promise only what holds for TLS too. So neither has a gathering write with the kernel's byte count (`sendmsg`), a
-look at bytes that stay unread (`MSG_PEEK`), or the number of bytes that the kernel has received (`FIONREAD`): on TLS
-the first two fail, and the third counts ciphertext. An implementation may use them inside.
+peek at unread bytes (`MSG_PEEK`), or the number of bytes that the kernel has received (`FIONREAD`): on TLS the first
+two fail, and the third counts ciphertext. An implementation may use them inside.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PlaintextStream:
 
 
 def dial_plaintext(address: Address, timeout_s: float, receive_buffer: int = -1) -> PlaintextStream:
-    """`interface.Dial` without TLS, and without Nagle's delay: requests are whole when they are written.
+    """Implements `interface.Dial` without TLS, and without Nagle's delay: requests are whole when they are written.
     `receive_buffer` in bytes; -1: the system's."""
     opened = socket.create_connection((address.host, address.port), timeout_s)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

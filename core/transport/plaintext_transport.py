@@ -75,11 +75,11 @@ class _Opening(asyncio.BufferedProtocol):
 
 
 async def accept_plaintext(accepted: socket.socket, make_handler: Callable[[], TransportHandler]) -> None:
-    """`interface.Accept` without TLS."""
+    """Implements `interface.Accept` without TLS."""
     await asyncio.get_running_loop().connect_accepted_socket(lambda: _Opening(make_handler()), accepted)
 
 
 async def connect_plaintext(address: Address, make_handler: Callable[[], TransportHandler]) -> None:
-    """`interface.Connect` without TLS."""
+    """Implements `interface.Connect` without TLS."""
     loop = asyncio.get_running_loop()
     await loop.create_connection(lambda: _Opening(make_handler()), address.host, address.port)

@@ -62,7 +62,7 @@ class ConsumerConfig(ClientConfig):
 
     @property
     def isolation(self) -> IsolationLevel:
-        """`isolation_level`, as requests have it."""
+        """`isolation_level` as requests carry it."""
         return IsolationLevel[self.isolation_level.upper()]
 
     @model_validator(mode="after")

@@ -42,8 +42,8 @@ class TopicSettings(Section):
 
 
 def too_high_minimum(topic: str, configs: Mapping[str, str | None], replicas: int) -> str:
-    """Returns the warning for a topic's valid configs whose `min.insync.replicas` is above its number of replicas,
-    which then applies; "" if it is not."""
+    """Returns a warning if the `min.insync.replicas` of a topic's valid configs is above its number of replicas, which
+    is then the minimum; "" otherwise."""
     given = configs.get(MINIMUM)
     if given is None or TopicConfig.from_strings({MINIMUM: given}).min_insync_replicas <= replicas:
         return ""

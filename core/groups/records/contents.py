@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class OffsetsContents:
-    """`klamm.core.client.reader.topic_table.TableContents`: `offsets` by group, and the `states` of classic groups."""
+    """Implements `klamm.core.client.reader.topic_table.TableContents`: `offsets` by group, and the `states` of classic
+    groups."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}

@@ -273,8 +273,8 @@ class Segment:
         indexes.bytes_since_entry += size
 
     def run_length(self, pieces: Sequence[Piece], at: int, room: int, last_offset: int, now_ms: int) -> int:
-        """Returns how many of the pieces from `pieces[at]` on, for which there is room, may be appended in one write:
-        at least 1. A batch takes `room` bytes at least; `last_offset` is the last of all pieces."""
+        """Returns how many of the pieces from `pieces[at]` on fit and may be appended in one write: at least 1. A batch
+        takes `room` bytes at least; `last_offset` is the last of all pieces."""
         if not self._size:  # it accepts any batch
             return 1
         start, end = pieces[at].start, at + 1

@@ -110,8 +110,8 @@ def newest_lake(
     events: Iterable[AuditEvent], current: Collection[AuditEvent]
 ) -> tuple[list[AuditEvent], list[Ended], list[str]]:
     """R6: returns the events of a sink's newest lake, the lakes that were replaced, and a line for each that is live if
-    there are several. A lake that was announced and lost the race for its directory's first load is none. `current`:
-    the events that no end follows (R5); a lake that has ended may have replaced others before.
+    there are several. A lake that was announced and lost the race for its directory's first load does not count.
+    `current`: the events that no end follows (R5); a lake that has ended may have replaced others before.
     """
     grouped: dict[str, list[AuditEvent]] = {}
     going_on: dict[str, list[AuditEvent]] = {}
@@ -142,10 +142,9 @@ def newest_lake(
 
 
 def demand_begins(counts: TierCounts, place: Place, events: Iterable[AuditEvent], retained: bool) -> None:
-    """R3, R4, R22: notes where a reader's demand begins in a partition in which it has an event: a group's and a
-    mirror's with the first of these, a lake's with everything that the broker counted; but where earlier events are
-    void, or were deleted (`retained` False), with the first event left.
-    """
+    """R3, R4, R22: notes where a reader's demand begins in each partition in which it has an event. A group's and a
+    mirror's begins with the first event there, a lake's with everything that the broker counted. Where earlier events
+    are void, or were deleted (`retained` False), it begins with the first event left."""
     first = min((event.from_offset for event in events if not event.cut), default=None)
     told = counts.tier.tier in (CONSUMER, MIRROR)
     if first is not None and (told or (counts.tier.tier == HADOOP and (counts.restarted or not retained))):
@@ -214,7 +213,8 @@ def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
 def current_loads(events: Iterable[AuditEvent]) -> list[AuditEvent]:
     """R9: drops the events of loads that were removed from the lake by hand.
 
-    Another job told a load of their number, or of a lower one, later. `events`: of one lake, in the order of time.
+    A load was removed if another job later reported a load of its number, or of a lower one. `events`: of one lake, in
+    the order of time.
     """
     kept: list[AuditEvent] = []
     jobs: dict[int, str] = {}
@@ -298,9 +298,8 @@ def _less(windows: Iterable[EventWindow], others: Iterable[EventWindow] | None) 
 
 
 def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, int]:
-    """R12: returns the ids that a topic name has had, each with when an event reported it first, in this order; but
-    last those of the logs that are there, because an event of a former topic may be sent late.
-    """
+    """R12: returns the ids that a topic name has had, each with the time at which an event first reported it, in this
+    order. The ids of present logs come last, because an event of a former topic may be sent late."""
     present = {place.topic_id for place in logs}
     first: dict[str, int] = {}
     for event in events:
