@@ -109,7 +109,7 @@ class AuditEvent:
 
     @property
     def begins(self) -> bool:
-        """True for an event without offsets: it tells where an owner begins."""
+        """True for an event without offsets: it states where an owner begins."""
         return self.from_offset == self.to_offset
 
     def encode(self) -> tuple[bytes, bytes]:

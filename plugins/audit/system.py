@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class KlammAudit:
-    """`klamm.core.interfaces.audit.Audit`, as configured."""
+    """Implements `klamm.core.interfaces.audit.Audit`, as configured."""
 
     def __init__(self, config: AuditConfig) -> None:
         self._config = config
@@ -95,8 +95,8 @@ class KlammAudit:
 
 
 class AuditService:
-    """`klamm.core.interfaces.service.Service`: counts what the broker stored and, if configured, computes the
-    watermarks and serves the pages."""
+    """Implements `klamm.core.interfaces.service.Service`: counts what the broker stored and, if configured, computes
+    the watermarks and serves the pages."""
 
     def __init__(self, tier: BrokerTier, watch: WatermarkWatch, pages: AuditPages | None) -> None:
         self._tier = tier

@@ -1,9 +1,9 @@
-"""Which branch of a union a Python value is of, and which values must name their branch.
+"""Chooses the branch of a union for a Python value, and finds the values that must name their branch.
 
-A value names its branch as a pair (name, value), where the name is that of a named type in full or Avro's of the kind;
-a record also by the key `-type` with its name, or as a dataclass of that name. Other values are of the branch that
-their class fits best: a whole number goes to `int` and `long` before `double`, text to `string` before an enum. Where
-two named types fit alike the value must name one, and a value that is read from such a branch does.
+A value names its branch as a pair (name, value): the full name of a named type, or Avro's name of any other kind. A
+record may also name it by the key `-type`, or as a dataclass of that name. Other values belong to the branch that their
+class fits best: a whole number to `int` and `long` before `double`, text to `string` before an enum. If two named types
+fit equally well the value must name one, and a value that is read from such a branch names it.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def must_be_named(union: AvroType) -> frozenset[int]:
 
 
 def class_beyond(union: AvroType, index: int) -> type | None:
-    """Returns the class of the stored values that Python has no date, time or UUID for (they are read as they are), if
-    they would be written to another branch; None if they would not, or if there are none."""
+    """Returns the class of stored values that Python cannot represent as date, time or UUID (they are read as stored),
+    if such values would be written to another branch; None if they would not, or if there are none."""
     branch = union.branches[index]
     if branch.kind not in ("int", "long", "string") or not branch.logical or read_class(branch) is int:
         return None

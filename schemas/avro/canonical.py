@@ -1,7 +1,7 @@
-"""The text by which an Avro schema is known: what `Schema.toString()` of Java's Avro makes of it.
+"""The canonical text of an Avro schema: the result of `Schema.toString()` in Java's Avro.
 
-Nothing that a schema says is dropped: `doc`, `default`, `aliases` and all properties stay. White space, the order of
-Avro's own attributes, a name in full where its short form does, and `{"type": "int"}` for `"int"` do not count.
+It keeps all content: `doc`, `default`, `aliases` and all properties. It does not keep white space, the order of Avro's
+own attributes, a full name where the short one suffices, and `{"type": "int"}` for `"int"`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The JSON of a reader's default to the value that it stands for, as it would be stored: numbers of times, bytes of
-decimals.
-"""
+"""Converts the JSON of a reader's default to its value as it would be stored: times as numbers, decimals as bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,8 @@ Branch = tuple[int, Any]
 
 
 class DefaultsLimit:
-    """What the defaults of one schema may have: a short text of records within records can stand for 2^60 values."""
+    """Bounds the number of values in the defaults of one schema: a short text of nested records can stand for 2^60
+    values."""
 
     def __init__(self, values: int = MAX_VALUES) -> None:
         self._most = self._left = values

@@ -309,8 +309,8 @@ def topic_ids(events: Iterable[AuditEvent], logs: Iterable[Place]) -> dict[str, 
 
 
 def not_mirrored(mirror: TierCounts, broker: TierCounts, ids: Sequence[str]) -> set[str]:
-    """R24: returns the topic ids of which a mirror copies nothing more before somebody acts: those that the source has
-    replaced, and those that are newer than all of which it has counted something. None for another reader. `ids`: see
+    """R24: returns the topic ids of which a mirror copies nothing more until somebody acts: those that the source has
+    replaced, and those newer than every id of which it has counted records. None for another reader. `ids`: see
     `topic_ids`."""
     if mirror.tier.tier != MIRROR or not mirror.topic_ids:
         return set()
@@ -553,15 +553,15 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
 
 
 def read_by_group(events: Iterable[AuditEvent]) -> tuple[list[AuditEvent], list[tuple[int, int]]]:
-    """R8, R15: returns the events of a group in a partition that are not void, with those that tell where an owner
-    begins, and the spans of offsets that it read again because its offset was set back, in order.
+    """R8, R15: returns the events of a group in a partition that are not void, with those that report where an owner
+    begins, and the spans of offsets that the group read again because its offset was set back, in order.
 
-    Ranges begin at commits. So if an owner begins elsewhere than where the range before it ends, or where no commit is,
-    nothing shows that this range was committed. If an owner begins below a range that was published before, that was
-    not committed, or the group's offset went back in between (a later owner), or the log was cut (the same owner, by an
-    event that tells where it begins). A later owner has the higher epoch and begins later: a suspended member may
-    publish late, and the epoch of a classic group may start again. So a range is void, too, if an owner of a higher
-    epoch has told that it begins since the owner of the range has.
+    Ranges begin at commits. So if an owner begins elsewhere than at the end of the range before it, or where there is
+    no commit, nothing shows that this range was committed. If an owner begins below a range that was published before,
+    that range was not committed, or the group's offset was set back in between (by a later owner), or the log was cut
+    (the same owner reports a beginning again). A later owner has the higher epoch and begins later; but a suspended
+    member may publish late, and the epoch of a classic group may start again. So a range is void, too, if an owner of a
+    higher epoch has reported its beginning since the owner of the range did.
     """
     kept: dict[int, list[AuditEvent]] = {}
     furthest: dict[int, AuditEvent] = {}
@@ -641,8 +641,8 @@ def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
 
 
 def is_cut(log: LogEnd, tiles: Sequence[AuditEvent]) -> bool:
-    """R17: returns True if the log was cut below what the broker tier has counted, and its leader has not told yet: the
-    first event of the next leader epoch does (R11).
+    """R17: returns True if the log was cut below what the broker tier has counted, and its leader has not reported it
+    yet, as the first event of the next leader epoch does (R11).
     """
     newest = max((event.epoch for event in tiles), default=-1)
     return 0 <= log.kept < max((event.to_offset for event in tiles if event.epoch == newest), default=0)
@@ -991,7 +991,7 @@ def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) 
 
 def horizon(found: Mapping[TierKey, TierCounts], now_ms: int, lateness_ms: int, window_ms: int) -> Horizon:
     """R21: returns the instant from which on records may still arrive, and the windows in which live producers counted
-    lately. A live producer may not have reported records since its last event, by its own clock.
+    lately. A live producer may have unreported records from its last event on, by its own clock.
     """
     live = [life for life in found[PRODUCERS].lives if life.live]
     sent_ms = (life.last.seen_ms + min(life.ahead_ms, 0) for life in live)
@@ -1009,8 +1009,8 @@ def left_out_ms(retained_ms: float, lateness_ms: int, lives: Iterable[ProducerLi
 
 
 def within(problem: Problem, windows: Collection[int], left_out: int | None) -> Problem | None:
-    """R22: restricts a problem to the windows that are not left out; None if it affects none of them. A tier whose
-    events may all have been deleted lacks an event only in windows that are there.
+    """R22: restricts a problem to the windows that are not left out; None if it affects none of them. A tier all of
+    whose events may have been deleted lacks an event only in the remaining windows.
     """
     if left_out is None:
         return problem
@@ -1034,5 +1034,5 @@ def closes_gate(problem: Problem, until_ms: float) -> bool:
 
 
 def holding(cell: Cell, holds: bool) -> Cell:
-    """R2: returns the cell of an expected tier, or of one that holds nothing."""
+    """R2: returns the cell as that of an expected tier, which holds watermark and gate, or of one that does not."""
     return cell if cell.holds == holds else replace(cell, holds=holds)

@@ -311,8 +311,9 @@ class KlammRangeAudit:
         state.counted = state.lossy = to
 
     def cut(self, partition: TopicPartition, *, below: bool = False) -> None:
-        """Records that the log was cut at the start of the range: the next event reports it, an empty one if nothing
-        follows. `below`: or below it, and what was written there instead was deleted; the range is lossy."""
+        """Records that the log was cut at the start of the range. The next event reports it, an empty one if nothing
+        follows. `below`: the cut may be below the start, and what was written there instead was deleted; the range is
+        then lossy."""
         state = self._partitions[partition]
         state.tells = True
         if below:
@@ -323,8 +324,8 @@ class KlammRangeAudit:
     ) -> None:
         """Records that a mirror's log was cut at the start of the range, and had been counted up to `to`; the next
         event reports it. `windows` as in `count_windows`, of the records that were cut; `lossy`: not all of them could
-        be counted. Count nothing more before that is published and the start of the range is committed: so no other
-        range of these offsets is published before it, or between two events that report it.
+        be counted. The caller counts nothing more until that event is published and the start of the range is
+        committed, so that no other range of these offsets is published before it, or between two events that report it.
         """
         counted = _Windows()
         for start, records, size, source in windows:
@@ -369,8 +370,8 @@ class KlammRangeAudit:
         self._store(range_events(self._source, ranges))
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Publishes where the owner starts in these partitions, as an event without offsets; where it was moved there,
-        what it had committed before that. If that is not stored, the next `publish` of a partition reports it."""
+        """Publishes, as events without offsets, where the owner starts in these partitions; if it was moved there,
+        first what it had committed before. If that is not stored, the next `publish` of a partition reports it."""
         states = {partition: self._partitions[partition] for partition in partitions}
         events = []
         for partition, state in states.items():

@@ -28,8 +28,8 @@ REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class AuditPages:
-    """`klamm.core.interfaces.service.Service`: serves the pages of `source`, and closes it at the end. Port 0 means
-    a free one. `option`: the address's name in the error if it cannot be used."""
+    """Implements `klamm.core.interfaces.service.Service`: serves the pages of `source`, and closes it at the end. Port
+    0 means a free one. `option`: the address's name in the error if it cannot be used."""
 
     def __init__(self, source: Source, host: str, port: int, option: str) -> None:
         self._source = source

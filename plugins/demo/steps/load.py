@@ -42,7 +42,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Run:
-    """The job's report of one of its runs; instants in seconds since the epoch."""
+    """One run of the job, as it reports it; instants in seconds since the epoch."""
 
     status: str
     from_s: float
