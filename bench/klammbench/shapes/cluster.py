@@ -164,7 +164,8 @@ class ThreeBrokers:
         cluster = cast(Cluster, system)
         for batch, depth in ((_SMALL, 2), (_LARGE, 5)):
             with topic_on(cluster, "warm", _PARTITIONS, replicas=_REPLICAS) as topic:
-                load = Load(_CONNECTIONS[batch], depth, warm_s=0, measure_s=self._extent.warm_s, max_bytes=_MOST_BYTES)
+                seconds = min(self._extent.warm_s, cluster.warm_s * 3)
+                load = Load(_CONNECTIONS[batch], depth, warm_s=0, measure_s=seconds, max_bytes=_MOST_BYTES)
                 _drive(cluster, topic, batch, load)
                 found = []
                 for _ in range(self._extent.looks):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from klamm.core.java import find_java
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_ports, remove
+from klammbench.systems.base import WARM_S, Child, answers, free_ports, remove
 
 _JAR = Path("/usr/share/java/activemq-run.jar")
 _HOME = Path("/usr/share/activemq")
@@ -61,6 +61,7 @@ class ActiveMQ:
         self.name = "activemq"
         self._folder = folder
         self.data_dir = folder / "data"
+        self.warm_s = WARM_S
         self.openwire_port, self.port = free_ports(2)
         self._process: Child | None = None
 

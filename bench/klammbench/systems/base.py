@@ -15,6 +15,8 @@ from typing import Protocol
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
+WARM_S = 5.0
+"""A JVM compiles for some seconds."""
 
 
 class System(Protocol):
@@ -26,6 +28,8 @@ class System(Protocol):
     """The name in `SYSTEMS`."""
     data_dir: Path
     """The folder of the messages; its size is the size on disk."""
+    warm_s: float
+    """How long each load of a warm-up lasts."""
 
     def version(self) -> str: ...
 

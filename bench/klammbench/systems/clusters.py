@@ -20,7 +20,7 @@ from klamm.core.config.settings import load_settings
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammbench.paths import BROKER_COMMAND
 from klammbench.process import tree
-from klammbench.systems.base import Child, free_port, free_ports, free_ports_in_a_row, remove
+from klammbench.systems.base import WARM_S, Child, free_port, free_ports, free_ports_in_a_row, remove
 from klammbench.systems.kafka import TUNED, KafkaNode, kafka_version, tuning_line
 
 NODES = (1, 2, 3)
@@ -34,6 +34,7 @@ class KlammCluster:
         self._folder = folder
         self._command = command
         self.data_dir = folder / "logs"
+        self.warm_s = WARM_S
         self._config = folder / "klamm.yaml"
         self._port = 0
         self._with_zookeeper = zookeeper
@@ -121,6 +122,7 @@ class KafkaCluster:
         self.name = name
         self._folder = folder
         self.data_dir = folder / "logs"
+        self.warm_s = WARM_S
         self._nodes: dict[int, KafkaNode] = {}
 
     def version(self) -> str:

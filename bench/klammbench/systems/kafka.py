@@ -15,7 +15,7 @@ from pathlib import Path
 from klamm.core.java import find_java
 from klammbench.paths import VAR
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_ports, remove
+from klammbench.systems.base import WARM_S, Child, answers, free_ports, remove
 
 _JARS = VAR / "kafka"
 _CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
@@ -154,6 +154,7 @@ class Kafka:
         self.name = name
         self._folder = folder
         self.data_dir = folder / "data"
+        self.warm_s = WARM_S
         self._tuning = tuning
         self._node: KafkaNode | None = None
 

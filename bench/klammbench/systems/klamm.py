@@ -11,7 +11,7 @@ import yaml
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klammbench.paths import BROKER_COMMAND
 from klammbench.process import tree
-from klammbench.systems.base import Child, free_port, remove
+from klammbench.systems.base import WARM_S, Child, free_port, remove
 
 
 class Klamm:
@@ -33,6 +33,7 @@ class Klamm:
         self._folder = folder
         self._command = command
         self.data_dir = folder / "data"
+        self.warm_s = WARM_S
         self._zookeeper: ZooKeeperServer | None = None
         self._with_zookeeper = zookeeper
         self._audit = audit

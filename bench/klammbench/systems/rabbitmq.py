@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_ports, remove
+from klammbench.systems.base import WARM_S, Child, answers, free_ports, remove
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _CONFIG = """listeners.tcp.1 = 127.0.0.1:{amqp}
@@ -26,6 +26,7 @@ class RabbitMQ:
         self._folder = folder
         self._streams = streams
         self.data_dir = folder / "mnesia"
+        self.warm_s = WARM_S
         self._ports = free_ports(4)
         self._epmd: Child | None = None
         self._node: Child | None = None
