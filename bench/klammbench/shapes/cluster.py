@@ -164,7 +164,7 @@ class ThreeBrokers:
         cluster = cast(Cluster, system)
         for batch, depth in ((_SMALL, 2), (_LARGE, 5)):
             with topic_on(cluster, "warm", _PARTITIONS, replicas=_REPLICAS) as topic:
-                seconds = min(self._extent.warm_s, cluster.warm_s * 3)
+                seconds = min(self._extent.warm_s, cluster.warm_s)
                 load = Load(_CONNECTIONS[batch], depth, warm_s=0, measure_s=seconds, max_bytes=_MOST_BYTES)
                 _drive(cluster, topic, batch, load)
                 found = []
