@@ -20,7 +20,7 @@ from ..errors import CorruptRecordError
 from .murmur2 import murmur2
 from .one_record import NO_HEADERS, RecordTuple, encode_headers, encode_record
 from .record import Headers
-from .strict import explain
+from .strict import Lists, read_records
 from .varint import encode_varint, read_varint, read_varlong
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
 Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever has the buffer protocol
 ChainTuple = tuple[int, int, int, int, int, int, list[tuple[int, int]]]
 PieceTuple = tuple[int, int, int, int, int, int, int, int, int, list[int]]
-Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
 Area = tuple[Buffer, int, int, int, int, int, int, bool]
 """A batch's uncompressed records and what its header says: buffer, start, end, record count, base offset, last offset
 delta, base timestamp, whether that is every record's timestamp."""
@@ -81,7 +80,6 @@ _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _ORDER: Final = sys.byteorder
-_CHANGED_TEXT: Final = "records that are wrong only to the fast loop"
 
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int:
@@ -177,16 +175,7 @@ def lists(data: Buffer, count: int, base_offset: int, last_delta: int, base_time
     """Returns offsets, timestamps in ms, keys, values and headers of the `count` records in `data`, uncompressed.
     `fixed`: all have `base_timestamp`. Raises `CorruptRecordError`, which names record and byte.
     """
-    raw = bytes(data)
-    try:
-        found = _parse(raw, count, base_offset, last_delta, base_timestamp)
-    except (CorruptRecordError, IndexError, UnicodeDecodeError):
-        found = None
-    if found is not None and fixed:
-        found[1][:] = [base_timestamp] * len(found[1])
-    if found is None or (found[1] and not _INT64_MIN <= min(found[1]) <= max(found[1]) <= _INT64_MAX):
-        raise explain(raw, count, base_offset, last_delta, base_timestamp, fixed) or AssertionError(_CHANGED_TEXT)
-    return found
+    return read_records(bytes(data), count, base_offset, last_delta, base_timestamp, fixed)
 
 
 def validate(
@@ -197,88 +186,6 @@ def validate(
     """
     _, timestamps, keys, _, _ = lists(data, count, base_offset, last_delta, base_timestamp, fixed)
     return max(timestamps, default=-1), keys.count(None)
-
-
-def _parse(data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int) -> Lists:
-    """Parses the records. One-byte varints are read in place: most are, and a call costs as much as the record.
-
-    Positions only grow (a negative length is refused), so one comparison with the record's end finds every overrun.
-    """
-    offsets: list[int] = []
-    timestamps: list[int] = []
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    all_headers: list[Headers] = []
-    size = len(data)
-    pos, previous = 0, -1
-    last_delta = min(last_delta, _INT64_MAX - base_offset)
-    for _ in range(count):
-        n = data[pos]
-        if n < 0x80:
-            n, pos = (n >> 1) ^ -(n & 1), pos + 1
-        else:
-            n, pos = read_varint(data, pos)
-        end = pos + n
-        if n < 0 or end > size:
-            raise CorruptRecordError("length")
-        pos += 1  # the record's attributes, unused
-        n = data[pos]
-        if n < 0x80:
-            n, pos = (n >> 1) ^ -(n & 1), pos + 1
-        else:
-            n, pos = read_varlong(data, pos)
-        timestamps.append(base_timestamp + n)
-        n = data[pos]
-        if n < 0x80:
-            n, pos = (n >> 1) ^ -(n & 1), pos + 1
-        else:
-            n, pos = read_varint(data, pos)
-        if not previous < n <= last_delta:
-            raise CorruptRecordError("offset delta")
-        previous = n
-        offsets.append(base_offset + n)
-        for column in (keys, values):
-            n = data[pos]
-            if n < 0x80:
-                n, pos = (n >> 1) ^ -(n & 1), pos + 1
-            else:
-                n, pos = read_varint(data, pos)
-            if n >= 0:
-                column.append(data[pos : pos + n])
-                pos += n
-            elif n == -1:
-                column.append(None)
-            else:
-                raise CorruptRecordError("key or value")
-        if data[pos]:
-            headers, pos = _read_headers(data, pos, end)
-            all_headers.append(headers)
-        else:
-            pos += 1
-            all_headers.append(())
-        if pos != end:
-            raise CorruptRecordError("fields")
-    if pos != size:
-        raise CorruptRecordError("left over")
-    return offsets, timestamps, keys, values, all_headers
-
-
-def _read_headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
-    count, pos = read_varint(data, pos)
-    if not 0 <= count <= end - pos:
-        raise CorruptRecordError("headers")
-    found: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
-        n, pos = read_varint(data, pos)
-        if not 0 <= n <= end - pos:
-            raise CorruptRecordError("name")
-        name = data[pos : pos + n].decode()
-        n, pos = read_varint(data, pos + n)
-        if not -1 <= n <= end - pos:
-            raise CorruptRecordError("value")
-        found.append((name, None if n < 0 else data[pos : pos + n]))
-        pos += max(n, 0)
-    return tuple(found), pos
 
 
 def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns:

@@ -5,16 +5,23 @@ breaks no rule that holds for every topic (`records.checked_batch`). Every other
 anywhere, reads as None: `request` then reads it and says what is wrong. Read field by field, a small request costs more
 than storing its batch.
 
-Both functions are in the compiled module, with equals in `fallback`.
+Both functions are in the compiled module; without it every request goes the general way.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...records.native import IMPLEMENTATION
 
-if IMPLEMENTATION == "native":
+if TYPE_CHECKING or IMPLEMENTATION == "native":
     from ...records._native import read_fast_produce_request, write_fast_produce_response
 else:
-    from .fallback import read_fast_produce_request, write_fast_produce_response
+
+    def read_fast_produce_request(_: object, /) -> None:
+        return None
+
+    write_fast_produce_response = None  # of a request that was read
+
 
 __all__ = ["read_fast_produce_request", "write_fast_produce_response"]

@@ -20,7 +20,6 @@ from klamm.core.log.errors import (
 )
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.validation import Validator
-from klamm.core.records.checked_batch import CHECKED_BYTES
 from klammtest.logs import (
     START_MS,
     ManualClock,
@@ -32,6 +31,7 @@ from klammtest.logs import (
     open_log,
     read_all,
 )
+from klammtest.native.produce_twin import CHECKED_BYTES
 
 
 @pytest.fixture

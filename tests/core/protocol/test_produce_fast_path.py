@@ -1,4 +1,4 @@
-"""The fast path of Produce reads and writes what the general path does, in the compiled module and in Python."""
+"""The fast path of Produce reads and writes what the general path does, as its judge in Python does."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_request_header, request_frame, response_frame, skip_tags
-from klamm.core.protocol.produce import fallback, fast_path
+from klamm.core.protocol.produce import fast_path
 from klamm.core.protocol.produce.request import FastProduceRequest, as_produce_request, read_produce_request
 from klamm.core.protocol.produce.response import Produced, write_produce_response
 from klamm.core.records.encode import encode_batch
+from klammtest.native import produce_twin
 
 VERSIONS = range(3, 14)
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 """The id of every topic, which names it from version 13 on."""
 BATCH = encode_batch([(1_700_000_000_000, b"key", b"value", ())])
-READS = {"compiled": fast_path.read_fast_produce_request, "Python": fallback.read_fast_produce_request}
-WRITES = {"compiled": fast_path.write_fast_produce_response, "Python": fallback.write_fast_produce_response}
+READS = {"compiled": fast_path.read_fast_produce_request, "Python": produce_twin.read_fast_produce_request}
+WRITES = {"compiled": fast_path.write_fast_produce_response, "Python": produce_twin.write_fast_produce_response}
 
 Read = Callable[[bytearray], FastProduceRequest | None]
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records import fallback, native
 from klamm.core.records.chain import Chain, check_chain
-from klamm.core.records.checked_batch import CHECKED_BYTES, MOST_BYTES
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.fallback import PieceTuple
 from klammtest.native.batches import Twins, produce_request
+from klammtest.native.produce_twin import CHECKED_BYTES, MOST_BYTES
 
 _native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
 BATCHES = 1500

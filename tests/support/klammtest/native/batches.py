@@ -16,17 +16,18 @@ import pyarrow as pa
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.protocol.bounds_check import write_uvarint
-from klamm.core.protocol.produce import fallback as produce_fallback
 from klamm.core.records import fallback
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
 from klamm.core.records.one_record import RecordTuple, encode_headers
 
+from . import produce_twin
+
 SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
 FALLBACK = SimpleNamespace(
     **vars(fallback),
-    read_fast_produce_request=produce_fallback.read_fast_produce_request,
-    write_fast_produce_response=produce_fallback.write_fast_produce_response,
+    read_fast_produce_request=produce_twin.read_fast_produce_request,
+    write_fast_produce_response=produce_twin.write_fast_produce_response,
 )
 """All functions of the compiled module, in Python."""
 EDGES = (-(2**63), -(2**31), -1, 0, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1)

@@ -1,4 +1,4 @@
-"""The fast path of Produce in Python, where the compiled module is not there: the same values and bytes.
+"""The fast path of Produce in Python, with the same values and bytes as the compiled module's: its judge.
 
 The fields around the names are read and written in one piece each. A test compares them with `request` and `response`,
 and with the compiled module, for every version.
@@ -10,11 +10,11 @@ import struct
 from functools import cache
 from typing import Final
 
-from ...errors import ProtocolError
-from ...records.checked_batch import check_batch
-from ...records.header import Buffer
-from ..bounds_check import read_uvarint
-from .request import FLEXIBLE_FROM, TOPIC_IDS_FROM, FastProduceRequest
+from klamm.core.errors import ProtocolError
+from klamm.core.protocol.bounds_check import read_uvarint
+from klamm.core.protocol.produce.request import FLEXIBLE_FROM, TOPIC_IDS_FROM, FastProduceRequest
+from klamm.core.records.checked_batch import CheckedBatch
+from klamm.core.records.header import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, NO_PRODUCER_ID, Buffer, crc_of
 
 _PRODUCE: Final = 0
 _FIRST, _LAST = 3, 13
@@ -29,6 +29,12 @@ _LONGEST_COMPACT: Final = 126
 """The most bytes of a name whose length takes one byte."""
 _LONGEST_TOPIC: Final = 255
 _ID: Final = 16
+
+MOST_BYTES: Final = 512 * 1024
+"""A larger batch is not checked here."""
+CHECKED_BYTES: Final = 4096
+"""The CRC of a larger batch is checked at the append, which has a faster function for it."""
+_KAFKAS_CODECS: Final = 5
 
 _Parts = tuple[int, int, bytes, int, memoryview]
 """Acks, time-out in ms, name or id of the topic, partition, batch."""
@@ -148,3 +154,27 @@ def _response(version: int, topic_size: int) -> struct.Struct:
 def _compact_response(topic_size: int, by_id: bool) -> struct.Struct:
     """As `_response`; the zeros between are sections without tagged fields."""
     return struct.Struct(f">iixB{'' if by_id else 'B'}{topic_size}sBihqqqBBxxix")
+
+
+def check_batch(batch: memoryview) -> CheckedBatch | None:
+    """Returns the checked fields of `batch`; None unless it is exactly one batch that breaks no rule: magic 2, as
+    many records as its last offset delta requires, one of Kafka's codecs, neither transactional nor a control batch,
+    a sequence if it has a producer id."""
+    if not HEADER_SIZE <= len(batch) <= MOST_BYTES:
+        return None
+    fields = HEADER.unpack_from(batch)
+    _, length, _, magic, crc, attributes, last_delta, first_ms, largest_ms, producer, _, sequence, count = fields
+    ordinary = (
+        magic == MAGIC
+        and length + LENGTH_OVERHEAD == len(batch)
+        and 1 <= count == last_delta + 1
+        and 0 <= attributes < _KAFKAS_CODECS
+        and (producer >= 0 <= sequence or producer == NO_PRODUCER_ID <= sequence)
+    )
+    if not ordinary:
+        return None
+    if len(batch) <= CHECKED_BYTES:
+        if crc_of(batch, 0, len(batch)) != crc:
+            return None
+        crc = -1
+    return batch, count, first_ms, largest_ms, attributes, producer, crc
