@@ -14,8 +14,6 @@ from .network.connections import Connections
 from .replication.partitions import Partitions
 from .replication.role_changes import RoleChanges
 
-__all__ = ["Watched"]
-
 
 @dataclass(frozen=True)
 class Watched:

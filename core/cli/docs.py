@@ -11,8 +11,6 @@ import typer
 from ..errors import ConfigError
 from .output import Json, say, say_document, say_json
 
-__all__ = ["docs", "pages_folder"]
-
 _FOLDERS = ("docs", "examples")
 _SHOWN = {".md", ".yaml", ".service", ".json", ".py", ".toml"}
 

@@ -12,8 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from .output import writing
 
-__all__ = ["PlainCommand", "PlainGroup"]
-
 
 class PlainCommand(TyperCommand):
     """A command with quick parameters."""

@@ -15,8 +15,6 @@ from .cluster_client import ClusterClient
 from .errors import ConnectionFailedError
 from .network.metadata import ClusterView, read_metadata
 
-__all__ = ["ClusterAdmin", "LogDirectory", "OngoingReassignment"]
-
 _PREFERRED = 0
 
 

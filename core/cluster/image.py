@@ -10,21 +10,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..records.partition import TopicPartition
-from ..replication.partition_state import NO_LEADER, PartitionState
+from ..replication.partition_state import PartitionState
 from ..replication.registrations import BrokerRegistration
 from .reassignment import ReplicaAssignment
 from .tree.nodes import FormerTopic
 from .tree.paths import ALL_BROKERS
-
-__all__ = [
-    "EMPTY_IMAGE",
-    "NO_LEADER",
-    "BrokerNode",
-    "ClusterImage",
-    "Endpoint",
-    "PartitionImage",
-    "TopicImage",
-]
 
 
 class Endpoint(NamedTuple):

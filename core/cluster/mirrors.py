@@ -31,26 +31,6 @@ from ..interfaces.coordination import (
 from .tree.nodes import KafkaUuid, NodeData
 from .tree.steps import Steps, exists, find
 
-__all__ = [
-    "MIRRORS",
-    "CopiedNode",
-    "LinkNode",
-    "MirrorCut",
-    "MirrorOf",
-    "MirrorTopicNode",
-    "PartitionReport",
-    "ReportNode",
-    "copied_path",
-    "link_path",
-    "read_links",
-    "read_reports",
-    "read_topics",
-    "remove_link",
-    "report_path",
-    "topic_path",
-    "update",
-]
-
 MIRRORS = "/mirrors"
 _ATTEMPTS = 20
 

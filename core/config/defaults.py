@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["DEFAULT_COORDINATION", "DEFAULT_ENVELOPE", "DEFAULT_OFFSET_STORE", "DEFAULT_SERDE", "SCHEMA_VALIDATOR"]
-
 DEFAULT_COORDINATION: Final = "zookeeper"
 DEFAULT_OFFSET_STORE: Final = "coordination"
 DEFAULT_ENVELOPE: Final = "confluent"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INT_MAX", "LONG_MAX", "SHORT_MAX"]
-
 SHORT_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

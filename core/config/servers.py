@@ -15,8 +15,6 @@ from .document import read
 if TYPE_CHECKING:
     from .settings import Settings
 
-__all__ = ["servers_in", "servers_of"]
-
 
 def servers_in(file: Path) -> str:
     """Returns what `servers_of` returns for the file's settings.

@@ -18,8 +18,6 @@ from .partition_log import PartitionLog, ReadIsolation
 from .segment.file_operations import OpenFile, remove_tree, rename, storage, sync_directory
 from .segment.naming import segment_file, suffixed
 
-__all__ = ["CUT", "AdoptedCut", "adopted_cut", "read_set_aside", "set_aside", "set_aside_before_adoption"]
-
 CUT: Final = "cut"
 """The last part of the name of a directory with such batches."""
 _PIECE: Final = 8 * 1024 * 1024

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ..replication.partition_state import NO_EPOCH, PartitionState
 from ..replication.replica_log import ReplicaLog
 
-__all__ = ["PromotionStart", "adopted", "common_end"]
-
 
 class PromotionStart(NamedTuple):
     """Where the former mirror was promoted: its first offset that is not the source's, and the leader epoch of it."""

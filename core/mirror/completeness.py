@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CompleteUntil"]
-
 
 class CompleteUntil:
     """The completeness of one partition. Times are those of this cluster's clock, in milliseconds since 1970.

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from ..records.partition import TopicPartition
 
-__all__ = ["GroupOffset", "GroupPlan", "offsets_to_copy"]
-
 
 class GroupOffset(NamedTuple):
     """A committed offset and the leader epoch of the record before it, -1 if the group has not stored it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ORIGIN"]
-
 ORIGIN: Final = "klamm.mirror.of"
 """A key that DescribeConfigs answers for a mirror topic if it is asked for by name: the id of the cluster that the
 topic is copied from. Other brokers than Klamm's ignore it."""

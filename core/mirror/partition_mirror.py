@@ -21,20 +21,6 @@ from ..replication.partition_state import NO_EPOCH
 from ..replication.replica_fetch import EpochEndOffset
 from ..replication.replica_log import ReplicaLog
 
-__all__ = [
-    "Cut",
-    "FirstBatch",
-    "MirrorAnswer",
-    "MirrorDecision",
-    "MirrorFetch",
-    "MirrorGap",
-    "MirrorResult",
-    "MirrorRules",
-    "MirrorStatus",
-    "MirroredLog",
-    "PartitionMirror",
-]
-
 
 class MirrorStatus(Enum):
     """What a mirrored partition does, as `klamm mirror status` prints it."""

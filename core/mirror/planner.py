@@ -11,8 +11,6 @@ from uuid import UUID
 
 from ..config.sections.mirror import MirrorConfig
 
-__all__ = ["LinkPlan", "NewMirror", "SourceTopic", "TargetTopic", "plan_link", "selects_group"]
-
 _INTERNAL: Final = "an internal topic of the source is never mirrored"
 
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from ..replication.partition_state import NO_EPOCH, PartitionState
 
-__all__ = ["promoted"]
-
 
 def promoted(state: PartitionState, source_epoch: int = NO_EPOCH) -> PartitionState:
     """Returns the state in which clients write the partition, in a leader epoch above all that its log can have: a

@@ -15,8 +15,6 @@ from .control import read_marker
 from .header import CONTROL, CRC_FROM, iter_headers
 from .isolation import AbortedTransaction
 
-__all__ = ["hide", "hide_aborted"]
-
 _ATTRIBUTES_LOW: Final = CRC_FROM + 1
 """The position of the attributes' lower byte in a batch."""
 

@@ -27,8 +27,6 @@ from .header import (
     set_crc,
 )
 
-__all__ = ["TransactionMarker", "encode_marker", "read_marker"]
-
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 _ABORT: Final = 0

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ..records.epoch_range import EpochRange
 
-__all__ = ["common_end", "first_conflict", "ranges_from"]
-
 
 def first_conflict(theirs: Sequence[EpochRange], ours: Sequence[EpochRange]) -> int | None:
     """Returns the offset from which the log of `theirs` has records that cannot be in one history with those of `ours`;

@@ -17,8 +17,6 @@ from typing import Final
 
 from ...interfaces.service import Service, ServiceMetric
 
-__all__ = ["BackgroundServices"]
-
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 

@@ -22,8 +22,6 @@ from ...records.partition import TopicPartition
 if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
 
-__all__ = ["ConsumerLag", "Lag", "client_of_self", "lag_of"]
-
 log = logging.getLogger(__name__)
 STOP_S = 10.0
 _SOON = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)

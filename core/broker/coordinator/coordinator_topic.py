@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from ...cluster.image import NO_LEADER, ClusterImage, TopicImage
+from ...cluster.image import ClusterImage, TopicImage
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...groups.offsets_topic import partition_for
 from ...interfaces.offsets import DEFAULT_REPLICAS, OffsetsTopicSettings
+from ...replication.partition_state import NO_LEADER
 from ..replication.partitions import Partitions
 from ..replication.replica import Replica
 

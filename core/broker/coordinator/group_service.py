@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ...cluster.image import NO_LEADER, ClusterImage
+from ...cluster.image import ClusterImage
 from ...config.sections.broker import BrokerConfig
 from ...errors import ErrorCode, describe_error
 from ...groups.coordinator.coordinator import GroupCoordinator
@@ -21,6 +21,7 @@ from ...groups.membership.topic_ids import TopicIds
 from ...interfaces.coordination import Coordination
 from ...interfaces.offsets import OffsetStore
 from ...records.codecs import CodecTable
+from ...replication.partition_state import NO_LEADER
 from ..session.session_contact import SessionContact
 from ..workers import Workers
 from .coordinated_offsets import CoordinatedOffsets

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from ...cluster.image import NO_LEADER
 from ...errors import ErrorCode, KlammError
 from ...groups.coordinator.requests import (
     DescribedGroup,
@@ -18,6 +17,7 @@ from ...groups.coordinator.requests import (
 )
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
+from ...replication.partition_state import NO_LEADER
 from ..coordinator.coordinator_errors import commit_code
 from ..request import Request
 from ..services import Services

@@ -10,13 +10,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from typing import Any, Final
 from uuid import UUID
 
-from ...cluster.image import NO_LEADER, PartitionImage, TopicImage
+from ...cluster.image import PartitionImage, TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
 from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.apis import ApiKey
 from ...protocol.current_leader import NodeEndpoint
 from ...protocol.messages import Entity
+from ...replication.partition_state import NO_LEADER
 from ..internal_topics import ensure_topic
 from ..request import Request
 from ..services import Services

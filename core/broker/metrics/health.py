@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from .counters import BrokerState
 
-__all__ = ["BrokerHealth"]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:

@@ -58,8 +58,6 @@ from ..services import Services
 from ..topic_creation import check_topic_config
 from .link_fetches import LinkFetches
 
-__all__ = ["LAG_SECONDS", "LinkControl", "groups_of"]
-
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
 _TOPICS_HERE: Final = "topics here"

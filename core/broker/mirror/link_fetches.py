@@ -32,8 +32,6 @@ from ..replication.replica import Replica
 from ..services import Services
 from .source_fetcher import LOOK_UP_S, Mirrored, OldMagicError, SourceFetcher, SourceRefusesError
 
-__all__ = ["LinkFetches"]
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ASSIGN_S: Final = 0.3

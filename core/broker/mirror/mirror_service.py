@@ -20,8 +20,6 @@ from ..services import Services
 if TYPE_CHECKING:
     from .link_control import LinkControl
 
-__all__ = ["MirrorService"]
-
 log = logging.getLogger(__name__)
 _INTERVAL_S: Final = 0.5
 

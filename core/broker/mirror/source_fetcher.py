@@ -45,8 +45,6 @@ from ...replication.fetch_sessions import FetchSessionHandler
 from ...replication.replica_fetch import EpochEndOffset
 from ..replication.replica import Replica
 
-__all__ = ["Link", "Mirrored", "OldMagicError", "SourceFetcher", "SourceRefusesError"]
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _IDLE_S: Final = 0.1

@@ -52,8 +52,6 @@ from .request_reader import RequestReader
 from .response_writer import ResponseWriter
 from .stall_timer import StallTimer
 
-__all__ = ["CONNECTION_STATES", "Connection", "ConnectionEvent", "ConnectionState", "Dispatch"]
-
 log = logging.getLogger(__name__)
 
 _LAST_READ: Final = 1024 * 1024  # bytes that a stopping broker still reads from one connection

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...client.cluster_admin import ClusterAdmin, OngoingReassignment
     from ...client.cluster_client import ClusterClient, ConfigEntry
 
-__all__ = ["Outcome", "carry_out"]
-
 _POLL_S: Final = 0.5
 _LOOKS: Final = 4
 """How many times the replicas are read at the end of the moves before a partition counts as not moved."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient, ConfigEntry, NewTopic
     from ...client.network.metadata import TopicView
 
-__all__ = ["Action", "TopicChange", "file_changes", "make", "new_topic", "smallest_factor"]
-
 PARTITIONS: Final = "partitions"
 FACTOR: Final = "replication.factor"
 

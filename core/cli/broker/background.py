@@ -29,8 +29,6 @@ from ...log.log_directory import holder
 from ...log.segment.file_operations import storage
 from ..output import say, say_json
 
-__all__ = ["LOG", "print_status", "signal_broker", "start_in_background", "stop_brokers"]
-
 LOG: Final = "broker.log"
 """The file in the (first) broker's log directory to which a background broker's output is appended."""
 NOT_RUNNING: Final = 3

@@ -25,8 +25,6 @@ from ...errors import KlammError
 from ..output import say
 from .service_manager import VARIABLES, notify, notify_ready, watchdog_interval_s
 
-__all__ = ["run_brokers"]
-
 _READY = "klamm broker ready"
 _AT_ONCE_S = 1.0
 """Stop signals within this time count as one: a terminal and a service manager may both send one."""

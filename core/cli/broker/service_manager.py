@@ -13,8 +13,6 @@ import socket
 import time
 from collections.abc import Mapping
 
-__all__ = ["VARIABLES", "notify", "notify_ready", "notify_reloading", "watchdog_interval_s", "watchdog_pings"]
-
 log = logging.getLogger(__name__)
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Environment variables of the protocol. A child process that is not the service must not have them."""

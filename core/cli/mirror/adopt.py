@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ...cluster.image import ClusterImage
     from ...interfaces.coordination import Coordination
 
-__all__ = ["adopt", "promotion_starts", "promotions"]
-
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 

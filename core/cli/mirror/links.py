@@ -22,25 +22,6 @@ if TYPE_CHECKING:
     from ...config.sections.mirror import MirrorConfig
     from ...interfaces.coordination import Coordination
 
-__all__ = [
-    "NO_REPORT",
-    "POLL_S",
-    "WAIT_S",
-    "DryRun",
-    "Link",
-    "Topics",
-    "change_topics",
-    "config_of",
-    "link_of",
-    "mirror_coordination",
-    "name_of",
-    "partitions_of",
-    "reaches_end",
-    "source_client",
-    "topics_of",
-    "wait_until",
-]
-
 Link = Annotated[str, typer.Argument(metavar="LINK", help="The link's name.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
     from ...interfaces.coordination import Coordination
 
-__all__ = ["fail_over", "missing_after", "promote"]
-
 _LATEST: Final = -1
 _LARGEST_TIMESTAMP: Final = -3
 """ListOffsets: the first record with the largest timestamp (KIP-734)."""

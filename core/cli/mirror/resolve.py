@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
     from ...interfaces.coordination import Coordination
 
-__all__ = ["STOPPED", "resolve"]
-
 STOPPED: Final = ("DIVERGED", "GAP", "STALE", "SOURCE_REPLACED")
 """The statuses of partitions that wait for a decision."""
 _CONTINUED: Final = {

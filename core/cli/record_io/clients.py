@@ -27,8 +27,6 @@ from ...interfaces.serde import (
 from ...records.record import Headers
 from ..options import settings_of
 
-__all__ = ["CliValues", "Columnar", "JsonParser", "client_settings", "json_parser", "to_json"]
-
 JsonParser = Callable[["str | bytes"], Any]
 """Parses a document, given as text or as UTF-8. Raises `ValueError`."""
 F = TypeVar("F")

@@ -9,8 +9,6 @@ import socket
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["Interrupts"]
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -20,23 +20,6 @@ from .clients import Columnar, JsonParser, to_json
 from .interrupts import Interrupts
 from .positions import moment_ms
 
-__all__ = [
-    "BadInput",
-    "CsvColumns",
-    "InputRecord",
-    "LineBlock",
-    "LineParser",
-    "ParsedBlock",
-    "csv_blocks",
-    "json_records",
-    "keyed",
-    "line_blocks",
-    "parsed_blocks",
-    "raw_blocks",
-    "typed_blocks",
-    "values_of_json",
-]
-
 BLOCK_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 18
 _CELL_BYTES: Final = 1 << 30

@@ -15,8 +15,6 @@ from ...config.units import parse_time
 from ...errors import ConfigError
 from ...records.partition import TopicPartition
 
-__all__ = ["FORMS", "Position", "PositionKind", "moment_ms", "parse_position", "resolve"]
-
 FORMS: Final = "earliest, latest, -10 (the last ten of each partition), an offset, a time (2026-11-28T10:00Z), or -1h"
 _ENDS: Final = ("earliest", "latest")
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -22,8 +22,6 @@ from ..output import writing
 from .clients import Columnar, to_json
 from .record_format import PrintedRecord, RecordFormat, compile_format
 
-__all__ = ["Output", "Printer", "UnprintableError", "format_of", "show_on_terminal"]
-
 Deserialize = Callable[[bytes], str]
 """Returns the JSON of a value; raises `SchemaError`."""
 _FLUSHED: Final = 1 << 18

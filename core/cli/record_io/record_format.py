@@ -26,8 +26,6 @@ from typing import Final, NamedTuple
 from ...errors import ConfigError
 from ...records.record import Headers
 
-__all__ = ["PrintedRecord", "RecordFormat", "Show", "compile_format"]
-
 
 class PrintedRecord(NamedTuple):
     """The fields that a format can print. `value`: as printed; `number`: 1 for the first printed record."""

@@ -17,8 +17,6 @@ from .line_input import BadInput, ParsedBlock
 if TYPE_CHECKING:
     from ...client.producer.producer import Producer
 
-__all__ = ["RecordSending"]
-
 _OUTSTANDING: Final = 10_000
 """The number of futures from which on the oldest is waited for."""
 

@@ -16,8 +16,6 @@ from ..errors import UnreadableBatchError
 from .delivery import BuiltRecords, Converted, Decoding, ReadBatches, Run
 from .positions import ReadyRecords
 
-__all__ = ["BatchColumns", "BatchReader", "convert_batch", "joined"]
-
 
 @dataclass(frozen=True)
 class BatchColumns:

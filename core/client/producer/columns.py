@@ -28,8 +28,6 @@ from .topic_writer import TopicWriter
 if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
     from ...records.fallback import Binary
 
-__all__ = ["BatchAppender", "ColumnSender", "OversizedRecordError", "RawRecords", "place_in_turn"]
-
 _OVERHEAD: Final = 8
 """The estimated bytes of a record without key and headers, beside its value."""
 _APPENDED: Final = 512 * 1024

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from ...errors import CoordinationError
 from ...interfaces.coordination import Coordination, NodeExistsError, NoNodeError, Operation, Stat
 
-__all__ = ["Steps", "run_steps"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 Found = tuple[bytes, Stat]

@@ -12,9 +12,6 @@ from ..problems import unknown
 from ..section import ConfigType, Int, Long, Names, Section, key, wrong_key
 from .topic import TOPIC_DEFINITIONS
 
-__all__ = ["MirrorConfig"]
-
-
 _LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """Escaped characters and classes."""
 

@@ -15,7 +15,7 @@ import pytest
 from klamm.core.broker.services import Services
 from klamm.core.broker.topic_creation import added_replicas
 from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
+from klamm.core.cluster.image import ClusterImage, Endpoint, PartitionImage
 from klamm.core.cluster.mirrors import (
     LinkNode,
     MirrorOf,
@@ -31,7 +31,7 @@ from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination, CoordinationUnavailableError, NoNodeError
 from klamm.core.records.partition import TopicPartition
-from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.partition_state import NO_LEADER, PartitionState
 from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually

@@ -15,10 +15,11 @@ import pytest
 from klamm.core.broker.coordinator.coordinator_topic import CoordinatorTopic
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.replication.partitions import Partitions
-from klamm.core.cluster.image import NO_LEADER, ClusterImage, TopicImage
+from klamm.core.cluster.image import ClusterImage, TopicImage
 from klamm.core.errors import BrokerError
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from klamm.core.interfaces.offsets import OffsetsTopicSettings
+from klamm.core.replication.partition_state import NO_LEADER
 from klammtest.brokers.led import TOPIC_ID, led_partition
 from klammtest.clusters.images import broker_node, partition_image
 from klammtest.guarantees import guarantee

@@ -30,7 +30,7 @@ from klamm.core.broker.replication.replica import Replica
 from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.changes import incarnation_path
-from klamm.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
@@ -51,6 +51,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.partition_state import NO_LEADER
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
 from klammtest.brokers.led import lead, leading, stored_groups

@@ -22,12 +22,12 @@ from klamm.core.cluster.control.leadership import (
     unclean_election,
     without_elr_at,
 )
-from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.image import BrokerNode, ClusterImage, PartitionImage, TopicImage
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd, elect
-from klamm.core.replication.partition_state import NO_EPOCH, PartitionState
+from klamm.core.replication.partition_state import NO_EPOCH, NO_LEADER, PartitionState
 from klammtest.clusters.images import broker_node, partition_image
 
 T0 = TopicPartition("t", 0)

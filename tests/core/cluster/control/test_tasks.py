@@ -14,7 +14,7 @@ import pytest
 from klamm.core.cluster.brokers.reports import read_reports, report_offline, report_recovered
 from klamm.core.cluster.changes import MOST_STATES, incarnation_path, leader_guard
 from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.image import NO_LEADER, PartitionImage
+from klamm.core.cluster.image import PartitionImage
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.reassignment import ReplicaAssignment
 from klamm.core.cluster.tree import paths
@@ -25,7 +25,7 @@ from klamm.core.interfaces.coordination import Operation, Set, Stat
 from klamm.core.records.partition import TopicPartition
 from klamm.core.replication.elections import RecoveredEnd
 from klamm.core.replication.leader import IsrProposal, ProposalOutcome
-from klamm.core.replication.partition_state import PartitionState, with_isr
+from klamm.core.replication.partition_state import NO_LEADER, PartitionState, with_isr
 from klamm.core.replication.registrations import BrokerRegistration
 from klammtest.clusters.joined import Joined
 from klammtest.waiting import eventually
