@@ -11,10 +11,10 @@ import pytest
 
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError, PluginError
-from klamm.core.hook_reference import hooks
 from klamm.core.interfaces.provider import Provider
 from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.plugins import plugin_host
+from klammtest.pages.hook_reference import hooks
 from klammtest.plugins.everything import Thing
 
 MODULE = "klammtest.plugins.everything"

@@ -1,14 +1,14 @@
 """`docs/configuration.md` says of every key what the models say.
 
-`python -m klamm.core.config.reference` writes it anew.
+`PYTHONPATH=tests/support python -m klammtest.pages.config_reference` writes it anew.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from klamm.core.config.reference import BEGIN, reference
 from klamm.core.plugins import plugin_host
+from klammtest.pages.config_reference import BEGIN, reference
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 
@@ -18,5 +18,5 @@ def test_the_page_is_what_the_models_say() -> None:
     assert head
     assert mark
     assert mark + tables == reference(plugin_host()), (
-        "run `python -m klamm.core.config.reference docs/configuration.md`"
+        "run `PYTHONPATH=tests/support python -m klammtest.pages.config_reference docs/configuration.md`"
     )

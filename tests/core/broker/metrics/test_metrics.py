@@ -16,7 +16,6 @@ from prometheus_client.samples import Sample
 from klamm.core.broker.metrics.counters import RequestTimes, _lists_of
 from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricType
 from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
-from klamm.core.broker.metrics.reference import BEGIN, reference
 from klamm.core.broker.mirror.link_control import LAG_SECONDS
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
@@ -26,6 +25,7 @@ from klamm.plugins.audit.watermarks import WATERMARK
 from klammtest import alerts
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.pages.metrics_reference import BEGIN, reference
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.waiting import eventually
@@ -75,7 +75,7 @@ def value(found: dict[str, list[Sample]], name: str, **labels: str) -> float:
 def test_the_endpoint_prints_what_the_page_lists(watched: tuple[RunningBroker, str]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == page.partition(BEGIN)[0] + reference(), (
-        "run: python -m klamm.core.broker.metrics.reference docs/metrics.md"
+        "run: python -m klammtest.pages.metrics_reference docs/metrics.md"
     )
     broker, url = watched
     with WireClient(broker.bootstrap) as wire:

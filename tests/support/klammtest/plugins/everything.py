@@ -8,11 +8,11 @@ from typing import Any
 import typer
 
 from klamm.core.config.section import Int, Section, key
-from klamm.core.hook_reference import hooks, made_by
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
 from klamm.core.plugins import mandatory
+from klammtest.pages.hook_reference import hooks, made_by
 
 
 class Options(Section):

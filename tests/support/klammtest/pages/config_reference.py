@@ -8,21 +8,21 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ..plugins import PluginHost, Providers, plugin_host
-from .describe import broker_definitions
-from .dynamic import DEFINITIONS
-from .kafka_keys import BROKER_KEYS, TOPIC_KEYS, refusal
-from .section import LONG_MAX, ConfigKey, definitions, to_string
-from .sections.broker import BrokerConfig
-from .sections.consumer import ConsumerConfig
-from .sections.mirror import MirrorConfig
-from .sections.process_log import ProcessLogConfig
-from .sections.producer import ProducerConfig
-from .sections.sink import SinkSettings
-from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
-from .sections.topic_settings import TopicSettings
+from klamm.core.config.describe import broker_definitions
+from klamm.core.config.dynamic import DEFINITIONS
+from klamm.core.config.kafka_keys import BROKER_KEYS, TOPIC_KEYS, refusal
+from klamm.core.config.section import LONG_MAX, ConfigKey, definitions, to_string
+from klamm.core.config.sections.broker import BrokerConfig
+from klamm.core.config.sections.consumer import ConsumerConfig
+from klamm.core.config.sections.mirror import MirrorConfig
+from klamm.core.config.sections.process_log import ProcessLogConfig
+from klamm.core.config.sections.producer import ProducerConfig
+from klamm.core.config.sections.sink import SinkSettings
+from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.sections.topic_settings import TopicSettings
+from klamm.core.plugins import PluginHost, Providers, plugin_host
 
-BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a test compares. -->"
+BEGIN = "<!-- The tables from here on are made by klammtest.pages.config_reference; a test compares. -->"
 
 
 def reference(host: PluginHost) -> str:

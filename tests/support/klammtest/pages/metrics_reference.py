@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .definitions import DEFINITIONS, PROCESS, MetricSpec
+from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricSpec
 
-BEGIN = "<!-- The table from here on is made by klamm.core.broker.metrics.reference; a test compares. -->"
+BEGIN = "<!-- The table from here on is made by klammtest.pages.metrics_reference; a test compares. -->"
 
 
 def reference() -> str:

@@ -1,6 +1,6 @@
 """The reference of hooks in `docs/plugins.md`, made from the specifications and the interfaces.
 
-`python -m klamm.core.hook_reference docs/plugins.md` rewrites it; a test compares.
+`PYTHONPATH=tests/support python -m klammtest.pages.hook_reference docs/plugins.md` rewrites it; a test compares.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from klamm import plugin
+from klamm.core import hookspecs
+from klamm.core.hookspecs import PROJECT
+from klamm.core.interfaces.provider import Provider
+from klamm.core.plugins import mandatory
 
-from . import hookspecs
-from .hookspecs import PROJECT
-from .interfaces.provider import Provider
-from .plugins import mandatory
-
-BEGIN = "<!-- The rest is made by klamm.core.hook_reference; a test compares. -->"
+BEGIN = "<!-- The rest is made by klammtest.pages.hook_reference; a test compares. -->"
 
 
 def hooks() -> dict[str, Callable[..., Any]]:
