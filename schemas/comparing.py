@@ -1,4 +1,4 @@
-"""Whether a new schema may follow the versions before it, and what the answer says if it may not."""
+"""Decides whether a new schema may follow the versions before it, and makes the text of the answer if it may not."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Compatibility(StrEnum):
 
 
 def check(subject: str, new: str, versions: Sequence[tuple[int, str | SchemaError]], rule: Compatibility) -> None:
-    """Checks a new schema against `versions`, the oldest first: number, and text or why it cannot be read. Raises
-    `SchemaError`, which names the version, the field and the rule.
+    """Checks a new schema against `versions`, the oldest first: each is a number, and the text or the reason why it
+    cannot be read. Raises `SchemaError`, which names the version, the field and the rule.
     """
     from .avro.parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
     from .avro.resolution import refusals, resolve

@@ -1,4 +1,4 @@
-"""The three kinds of schemas: what a text says, in its canonical form, and how two versions differ.
+"""The three formats of schemas: parses a text, makes its canonical form, and compares two versions.
 
 JSON Schema and Protobuf need the packages of the extra `registry`.
 """
@@ -24,11 +24,11 @@ __all__ = ["FORMATS", "Text", "differences", "parsed"]
 
 
 class Text(Protocol):
-    """A schema's text that was read."""
+    """A parsed text of a schema."""
 
     @property
     def canonical(self) -> str:
-        """What is stored and compared."""
+        """The form that is stored and compared."""
         ...
 
     @property
@@ -83,8 +83,8 @@ def _printed(form: Callable[[str, Iterable[str]], str], text: AvroText) -> str:
 
 
 def parsed(schema_type: str, text: str, references: Mapping[str, str], *, new: bool) -> Text:
-    """Reads a text. `references`: the texts by the names that it uses, what others refer to first. `new`: it is checked
-    as one that is to be registered. Raises `RefusedError` 42201 if it is none of its kind."""
+    """Parses a text. `references`: the texts by the names that it uses, each before those that refer to it. `new`:
+    checks it as a text that is to be registered. Raises `RefusedError` 42201 if it is not a schema of this format."""
     try:
         if schema_type == AVRO:
             made = AvroText(text, tuple(dict.fromkeys(references.values())), new)
@@ -107,7 +107,7 @@ def parsed(schema_type: str, text: str, references: Mapping[str, str], *, new: b
 def differences(
     schema_type: str, original: Text, update: Text, policy: CompatibilityPolicy = CompatibilityPolicy.STRICT
 ) -> list[Difference]:
-    """Returns how data written with `original` and read with `update` differ: what is incompatible among it has
+    """Returns the differences for data written with `original` and read with `update`; incompatible ones have
     `compatible` False. Raises `SchemaError` if the two cannot be compared within the limits."""
     if schema_type == AVRO:
         assert isinstance(original, AvroText)

@@ -1,5 +1,5 @@
-"""JSON as Jackson prints it, without white space: what Java's Avro and Confluent's registry store and compare byte for
-byte. Text is written as it is but for control characters; a float as `Double.toString` has it."""
+"""JSON as Jackson prints it, without white space: the form that Java's Avro and Confluent's registry store and compare
+byte for byte. Only control characters of a text are escaped; a float is printed as by `Double.toString`."""
 
 from __future__ import annotations
 

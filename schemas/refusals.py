@@ -1,4 +1,4 @@
-"""What the registry refuses, in the words of Confluent's Schema Registry: clients and test suites compare them."""
+"""The errors of the registry, in the words of Confluent's Schema Registry: clients and test suites compare them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def merged(schemas: Sequence[pa.StructType], chains: Sequence[Chain]) -> pa.Stru
 
 
 def aligned(rows: pa.Array, want: pa.StructType, chain: Chain) -> pa.Array:
-    """Returns rows, whose chain this is, with the columns of `want`, a merged type."""
+    """Returns the rows with the columns of `want`, a merged type; `chain` is the lineage of the rows."""
     return _as(rows, rows.type, want, chain)
 
 

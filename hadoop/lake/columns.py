@@ -57,7 +57,7 @@ def merged(schemas: Iterable[StructType], chains: Iterable[Chain] = ()) -> Struc
 
 
 def aligned(have: StructType, want: StructType, chain: Chain = ()) -> list[Column]:
-    """Selects the columns of `want`, a merged schema, from those of `have`, whose chain this is."""
+    """Selects the columns of `want`, a merged schema, from those of `have`; `chain` is the lineage of `have`."""
     return [column.alias(name) for name, column in _fields(have, want, chain, lambda name: sf.col(quoted(name)))]
 
 

@@ -299,7 +299,7 @@ class LakeConfig(Section):
 
 
 class LakeLoad:
-    """`klamm.core.interfaces.load.Load`: `klamm load` fills a lake, one whole load at a time."""
+    """Implements `klamm.core.interfaces.load.Load`: `klamm load` fills a lake, one whole load at a time."""
 
     command: Final = "load"
 

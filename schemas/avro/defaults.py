@@ -30,10 +30,9 @@ class DefaultsLimit:
 
 
 def default_value(avro: AvroType, default: Any, limit: DefaultsLimit | None = None) -> Any:
-    """Returns a default's stored value; of a union it is a `Branch`. Raises `SchemaError` if the JSON is not of the
-    type. A union's default is of its first branch that it fits (Avro 1.12); text stands for bytes, a code point each,
-    and for a float that JSON lacks ("NaN"). `limit` is that of the schema.
-    """
+    """Returns a default as a stored value; of a union, as a `Branch`. Raises `SchemaError` if the JSON does not match
+    the type. A union's default belongs to the first branch that it fits (Avro 1.12). Text stands for bytes, one for
+    each code point, and for a float that JSON lacks ("NaN"). `limit` is that of the schema."""
     limit = limit or DefaultsLimit()
     limit.spend()
     match avro.kind:

@@ -1,7 +1,7 @@
-"""Stored values of Avro's logical types to Python's objects, and back.
+"""Converts stored values of Avro's logical types to Python's objects, and back.
 
-Reading never fails for what Python cannot hold: a date or a time beyond Python's range is the stored number, a text
-that is no UUID is text. Writing is strict: a value that a reader could not take is an error.
+Reading never fails: a date or a time beyond Python's range is returned as the stored number, and a text that is no UUID
+as text. Writing is strict: a value that a reader could not take is an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INSTANTS: Final = frozenset({"timestamp-millis", "timestamp-micros", "timestamp
 
 
 def reader_of(avro: AvroType) -> Convert | None:
-    """Returns a function of a stored value; None where the stored value is Python's too."""
+    """Returns a function that converts a stored value to Python's; None if the two are the same."""
     match avro.logical:
         case "date":
             return _date
@@ -84,7 +84,8 @@ def _uuid(stored: str) -> Any:
 
 
 def read_class(avro: AvroType) -> type | None:
-    """Returns the class of a value as `reader_of` returns it, but for what Python cannot hold; None for containers."""
+    """Returns the class of the values that `reader_of` converts to, except for those that Python cannot represent; None
+    for containers."""
     if avro.logical == "date":
         return dt.date
     if avro.logical.startswith("time-"):
@@ -100,9 +101,8 @@ def read_class(avro: AvroType) -> type | None:
 
 
 def writer_of(avro: AvroType, at: str) -> Convert:
-    """Returns a function of a Python value that returns the stored value. It raises `SchemaError`, which names the
-    field at path `at`, for a value that is not of the type (a primitive, an enum or a fixed).
-    """
+    """Returns a function that converts a Python value to the stored value. The function raises `SchemaError`, which
+    names the field at path `at`, for a value that is not of the type (a primitive, an enum or a fixed)."""
     made = _Writer(avro, at)
     if avro.logical == "decimal":
         return made.decimal

@@ -1,5 +1,5 @@
-"""How deep a payload's values are nested. fastavro decodes nested values in nested C calls without a limit: 5 KB of a
-type that contains itself end the process. So such payloads are walked before, with a stack of our own.
+"""Bounds how deep a payload's values are nested. fastavro decodes nested values in nested C calls without a limit: 5 KB
+of a type that contains itself end the process. So such payloads are checked first, with a stack in Python.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The text that all Avro schemas share that mean the same: `normalize=true` of Confluent's registry.
+"""The normalized text of an Avro schema, the same for all schemas of one meaning: `normalize=true` of Confluent's
+registry.
 
 It is the canonical text in which aliases (by their full names) and properties are sorted, the names within a property's
-value and a default's too. A default is written as its type's (`7.0` for a `float`), the empty `doc` of a type is left
-out, an `error` is a `record`, and a valid logical type comes before the other properties.
+value and a default's too. A default is written as its type requires (`7.0` for a `float`), the empty `doc` of a type is
+left out, an `error` is a `record`, and a valid logical type comes before the other properties.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _TYPES: Final = frozenset({"items", "values", "type"})
 
 
 def normalized_text(text: str, root: AvroType, known: Iterable[str] = ()) -> str:
-    """Returns the normalized text of a schema that `check_new` accepts; `root` is what it says, `known` as in
-    `canonical_text`, which raises the same."""
+    """Returns the normalized text of a schema that `check_new` accepts; `root` is the parsed schema; `known` and the
+    errors are those of `canonical_text`."""
     records = {avro.name: avro for avro in types_of(root) if avro.kind == "record"}
     canonical = canonical_text(text, known)
     try:

@@ -1,7 +1,7 @@
 """Parses the text of Avro schemas; a text that is not a schema is an error of one line.
 
-`parse` accepts what a reader can use: others wrote it, so names, defaults and logical types are not judged. `check_new`
-judges a schema before it is registered, by the rules of Java's Avro.
+`parse` accepts every schema that a reader can use: it does not check names, defaults and logical types, since others
+wrote them. `check_new` checks a schema before it is registered, by the rules of Java's Avro.
 """
 
 from __future__ import annotations

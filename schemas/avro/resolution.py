@@ -1,5 +1,5 @@
-"""Schema resolution: what a reader's schema makes of each type that a writer's schema has. The one rule for records,
-columns, Spark and the compatibility check; `docs/schemas.md` documents it, with its differences from Java's Avro.
+"""Schema resolution: how a reader's schema reads each type of a writer's schema. Records, columns, Spark and the
+compatibility check use this one rule; `docs/schemas.md` documents it, with its differences from Java's Avro.
 
 `resolve` returns a plan: a graph parallel to the writer's types, made before any value is read. A part that cannot be
 read is a `Refused` in its place, since it matters only if a value is there (an empty array has no items).
@@ -42,8 +42,8 @@ _FAMILIES: Final = {
 
 @dataclass(eq=False, slots=True)
 class Resolution:
-    """What the reader's type makes of the writer's. `identical`: every value is read unchanged (names of types may
-    differ)."""
+    """The plan by which values of the writer's type are read as the reader's. `identical`: every value is read
+    unchanged (names of types may differ)."""
 
     writer: AvroType
     reader: AvroType
@@ -56,9 +56,9 @@ class Resolution:
 
 @dataclass(eq=False, slots=True)
 class Leaf(Resolution):
-    """A primitive or a fixed: promoted from the writer's kind to the reader's, then of the reader's logical type. The
-    writer's number is multiplied by `factor` and divided by `divisor`, rounding down; a product beyond 64 bits cannot
-    be read. At least one of the two is 1."""
+    """A primitive or a fixed: promoted from the writer's kind to the reader's, then read as the reader's logical type.
+    The writer's number is multiplied by `factor` and divided by `divisor`, rounding down; a product beyond 64 bits
+    cannot be read. At least one of the two is 1."""
 
     factor: int = 1
     divisor: int = 1
@@ -66,8 +66,8 @@ class Leaf(Resolution):
 
 @dataclass(eq=False, slots=True)
 class EnumPlan(Resolution):
-    """`symbols` has the reader's symbol for each of the writer's; None: it lacks it and has no default, so that a value
-    with it cannot be read."""
+    """`symbols` has the reader's symbol for each of the writer's; None if the reader lacks it and has no default: a
+    value with it cannot be read."""
 
     symbols: tuple[str | None, ...] = ()
 
@@ -115,7 +115,8 @@ class FromUnion(Resolution):
 
 @dataclass(eq=False, slots=True)
 class IntoUnion(Resolution):
-    """Only the reader's type is a union: the value is of its branch number `index`, by `branch`."""
+    """Only the reader's type is a union: the value belongs to its branch number `index`, and is read by the plan
+    `branch`."""
 
     index: int = 0
     branch: Resolution = None  # type: ignore[assignment]  # as above
@@ -144,8 +145,8 @@ def resolve(writer: AvroType, reader: AvroType) -> Resolution:
 
 
 def refusals(plan: Resolution) -> Iterator[str]:
-    """Yields what may keep a value from being read, one line per place; nothing if the reader can read every value of
-    the writer (but for text that is not UTF-8, and numbers beyond a narrower unit or precision)."""
+    """Yields a line for each place at which a value may not be readable; nothing if the reader can read every value of
+    the writer (except text that is not UTF-8, and numbers beyond a narrower unit or precision)."""
     seen: set[int] = set()
     waiting: list[tuple[Resolution, str]] = [(plan, "")]
     while waiting:

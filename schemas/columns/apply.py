@@ -59,7 +59,7 @@ def apply(plan: Resolution, array: pa.Array, live: pa.Array | None = None, at: s
 
 
 def never(plan: Resolution) -> str | None:
-    """Returns why no value at all can be read, whatever it is; None if some can."""
+    """Returns why no value can be read; None if some values can."""
     match plan:
         case Refused():
             return str(plan)

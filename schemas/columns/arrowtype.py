@@ -4,8 +4,8 @@
 - `timestamp-millis/-micros` are `timestamp[us, UTC]`, their `local-` forms without a zone, `date` is a date, `decimal`
   of up to 38 digits a decimal128; Spark has no column type for a time of day, nanoseconds, a duration or a UUID: they
   keep their stored type, and so do longer decimals.
-- A union of null and one type is that type. A union of several is a struct `member0`, `member1`, … of its branches but
-  null, as Spark's own Avro has it. One member is set; none is set for null.
+- A union of null and one type is that type. A union of several is a struct `member0`, `member1`, … of its branches
+  without null, as in Spark's own Avro. One member is set; none is set for null.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""JSON documents to Avro payloads and back by columns, for records of plain fields: what
-`schemas.avro.values.json_values` does one by one, where the result is certain to be the same
-bytes. Everything else is left to that.
+"""Converts JSON documents to Avro payloads and back by columns, for records of plain fields, where the bytes are
+certain to be those of `schemas.avro.values.json_values`, which converts one by one. Everything else is left to that
+module.
 
 No function here takes a Python list to Arrow by `pa.array`, nor a value by `pa.scalar`: both import pandas where it is
 installed, which takes longer than the conversion of 100,000 records.

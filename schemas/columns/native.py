@@ -1,4 +1,5 @@
-"""pyruhvro, behind a check that proves it can: a list of types that the tests decode with it and with fastavro.
+"""pyruhvro, used only for types that it decodes correctly: those of a list that the tests decode with it and with
+fastavro.
 
 pyruhvro panics on types that it does not know (`bytes`, `fixed`, decimal, uuid, times of day, local timestamps), with
 an exception that `except Exception` does not catch, and drops time zones (design D13).

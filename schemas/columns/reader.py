@@ -1,4 +1,5 @@
-"""A topic's payloads to Arrow columns: each with the schema that its envelope names, all as the topic's own.
+"""Converts a topic's payloads to Arrow columns: each is decoded with the schema that its envelope names, and read as
+the topic's own.
 
 Recursive types, which columns cannot represent, and pairs of schemas that do not resolve are left to the reader of
 single records: it decodes the former and raises the error for the latter.
@@ -24,7 +25,7 @@ before it, which happens only if the topic has no schema of its own."""
 
 class ColumnReader:
     """The reader of one topic. `schema_text` returns the writer's schema of a payload, by its first `prefix_size`
-    bytes; `reader` None: values are of their writer's type.
+    bytes; `reader` None: values keep their writer's type.
     """
 
     def __init__(self, prefix_size: int, schema_text: Callable[[bytes], str], reader: AvroType | None) -> None:

@@ -1,4 +1,5 @@
-"""Rows of Arrow columns to Avro payloads, where pyruhvro is proven for the schema and the columns fit it."""
+"""Converts rows of Arrow columns to Avro payloads, if pyruhvro is known to be correct for the schema and the columns
+fit it."""
 
 from __future__ import annotations
 

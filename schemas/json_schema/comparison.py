@@ -33,9 +33,10 @@ def differences(
     *,
     budget: Budget | None = None,
 ) -> list[Difference]:
-    """Returns what differs; data of `original` can be read with `update` if all of it is compatible.
+    """Returns the differences; data of `original` can be read with `update` if all of them are compatible.
 
-    Raises `ComparisonLimitError` beyond the budget, `SchemaError` for a schema that was never checked and is none.
+    Raises `ComparisonLimitError` beyond the budget, `SchemaError` for a text that was not checked before and is not a
+    schema.
     """
     accepted = LENIENT if policy is CompatibilityPolicy.LENIENT else COMPATIBLE
     comparison = _Comparison(accepted, budget or Budget())

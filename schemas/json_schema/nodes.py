@@ -1,4 +1,4 @@
-"""The parts of a JSON Schema that the comparison looks at, the same for all drafts.
+"""The parts of a JSON Schema that are compared, the same for all drafts.
 
 A schema object with keywords of several kinds (`type: string` and `enum`; `type: [string, "null"]`) becomes a
 combination of nodes of one kind each, as in the two Java libraries that Confluent's registry uses.
@@ -86,7 +86,7 @@ class SchemaNode:
 
     @property
     def covering(self) -> SchemaNode | None:
-        """The schema of further properties or items, but for patterns."""
+        """The schema of further properties or items, those with patterns excepted."""
         if self.closed or self.rest is not None or self.unevaluated is None:
             return self.rest
         return None if self.unevaluated.resolved().kind in ("any", "false") else self.unevaluated

@@ -1,7 +1,6 @@
-"""Patterns of JSON Schemas, run in bounded time: by RE2, in time that is linear in the text. Those that RE2 does not
-know, as they look around or back, are run by Python's `re`, whose time may be exponential, in a process that is ended
-then.
-"""
+"""Runs the patterns of JSON Schemas in bounded time: by RE2, linear in the text. Patterns that RE2 does not support
+(look-around, back-references) are run by Python's `re`, whose time may be exponential, in a process that is ended when
+it takes too long."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ while header := requests.read(4):
 
 
 def compiled(pattern: str) -> Any:
-    """Returns a pattern as RE2 runs it, in linear time; None if RE2 cannot: it looks around or back."""
+    """Returns a pattern as RE2 runs it, in linear time; None if RE2 does not support it (look-around,
+    back-references)."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1 << 20

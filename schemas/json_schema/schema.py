@@ -59,7 +59,7 @@ class JsonSchema:
 
     @cached_property
     def root(self) -> SchemaNode:
-        """What is compared. Raises `SchemaError` if a `$ref` leads nowhere."""
+        """The node that is compared. Raises `SchemaError` if a `$ref` leads nowhere."""
         draft = draft_of(self.document)
         documents = {name: load(text) for name, text in self.references.items()}
         try:
@@ -87,8 +87,8 @@ class JsonSchema:
 
 
 def parse(text: str, references: Mapping[str, str] | None = None, *, new: bool = True) -> JsonSchema:
-    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks it; of a text that the
-    topic has already it is enough to be JSON.
+    """Parses a schema. `references` are texts by the name that a `$ref` uses. `new`: checks the schema; a text that the
+    topic has already need only be JSON.
 
     Raises `SchemaError` in one line if the text is no JSON, no schema of its draft, beyond the limits (`text.MAX_TEXT`
     and others), or has a `$ref` that neither it nor `references` resolve.
@@ -121,7 +121,8 @@ def draft_of(document: Any) -> str:
 
 
 def registry_of(document: Any, documents: Mapping[str, Any], specification: Specification[Any]) -> SchemaRegistry:
-    """Knows the root as "", the references by name and by their URI relative to each document's; retrieves nothing."""
+    """Returns a registry with the root as "", and the references by their names and by their URIs relative to each
+    document's. It retrieves nothing."""
     root, *others = (
         Resource.from_contents(part, default_specification=specification) for part in (document, *documents.values())
     )
@@ -136,8 +137,8 @@ def registry_of(document: Any, documents: Mapping[str, Any], specification: Spec
 
 
 def without_draft(document: Any) -> Any:
-    """Returns the schema without `$schema`, at which a validator would leave its class, and its keywords, for the plain
-    one."""
+    """Returns the schema without `$schema`: there a validator would change to the draft's own class, and lose its
+    additional keywords."""
     if isinstance(document, list):
         return [without_draft(part) for part in document]
     if not isinstance(document, dict):
@@ -181,6 +182,6 @@ def _unnamed(metaschema: Any) -> Any:
 
 
 def unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:
-    """In linear time; `jsonschema`'s own takes quadratic time for items of mixed types."""
+    """Checks `uniqueItems` in linear time; `jsonschema`'s own check takes quadratic time for items of mixed types."""
     if unique and isinstance(instance, list) and len({frozen(part) for part in instance}) < len(instance):
         yield exceptions.ValidationError("an array has an item twice")

@@ -66,9 +66,10 @@ _Change = tuple[str, _Path]
 
 
 def differences(original: ProtobufSchema, update: ProtobufSchema, *, budget: Budget | None = None) -> list[Difference]:
-    """Returns what differs; data of `original` can be read with `update` if all of it is compatible.
+    """Returns the differences; data of `original` can be read with `update` if all of them are compatible.
 
-    Raises `ComparisonLimitError` beyond the budget, `SchemaError` if one of them, never checked, does not compile.
+    Raises `ComparisonLimitError` beyond the budget, `SchemaError` if one of the schemas was not checked before and does
+    not compile.
     """
     comparison = _Comparison(original.files, update.files, budget or Budget())
     try:

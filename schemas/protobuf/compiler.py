@@ -26,7 +26,7 @@ _NOTHING_FOUND: Final = re.compile(r'Import "(.*)" was not found or had errors\.
 
 
 class ProtocWorker:
-    """`command` starts the worker process but for its arguments."""
+    """`command` starts the worker process, without its arguments."""
 
     def __init__(self, command: tuple[str, ...] | None = None, seconds: float = MAX_SECONDS) -> None:
         worker = Path(__file__).with_name("worker.py")

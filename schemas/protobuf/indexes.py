@@ -12,12 +12,12 @@ MAX_NESTED: Final = 64
 
 
 def encode(indexes: tuple[int, ...]) -> bytes:
-    """`indexes`: that of the message at the top of the file, then within it."""
+    """`indexes`: the index of the top-level message in the file, then of each nested message in its parent."""
     return b"\0" if indexes == (0,) else b"".join(map(_varint, (len(indexes), *indexes)))
 
 
 def decode(stream: BytesIO) -> tuple[int, ...]:
-    """Raises `EOFError` at the end of the stream, `ValueError` for what are no indexes."""
+    """Raises `EOFError` at the end of the stream, `ValueError` for bytes that are not indexes."""
     count = _number(stream)
     if not 0 <= count <= MAX_NESTED:
         raise ValueError(f"{count} message indexes")

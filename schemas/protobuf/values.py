@@ -2,7 +2,7 @@
 
 A field that is not set is None if its presence is known (messages, `optional`, members of a `oneof`), else its default.
 Enums are names; `bytes` are bytes; 64-bit numbers are numbers. Of the well-known types, Timestamp is a `datetime` in
-UTC, Duration a `timedelta`, a wrapper its value, and Struct, Value and ListValue are what they say in JSON.
+UTC, Duration a `timedelta`, a wrapper its value, and Struct, Value and ListValue are their JSON values.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _fill_json(message: Message, value: Any, path: str) -> None:
 
 
 def plain(message: Message) -> Any:
-    """Returns a message as a dict, by its well-known type as something else."""
+    """Returns a message as a dict, or a well-known type as the value that the module names."""
     name = message.DESCRIPTOR.full_name
     if name.startswith(_GOOGLE):
         made: Any = message

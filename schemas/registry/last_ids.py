@@ -18,7 +18,7 @@ _PATH: Final = "/schemas/last_id"
 
 
 def kept_ids(coordination: Coordination) -> LastIds:
-    """Returns what keeps the highest ids by context in the coordination: they survive the topic's compaction, and a
+    """Returns the store of the highest ids by context in the coordination: they survive the topic's compaction, and a
     restore of the topic from a backup."""
 
     def keep(ids: Mapping[str, int]) -> dict[str, int]:

@@ -67,8 +67,8 @@ class TopicSchemaLog:
         return False
 
     def check(self) -> None:
-        """Raises `ConfigError` if the topic would lose schemas: if it is not one compacted partition. It is asked once
-        for each topic of this name."""
+        """Raises `ConfigError` if the topic would lose schemas: if it is not one compacted partition. The cluster is
+        asked once for each topic of this name."""
         name = self._partition.topic
         found = self._client.cluster.view.topics.get(name)
         if found is None or found.error or found.topic_id in self._checked:
@@ -116,7 +116,7 @@ class TopicSchemaLog:
             return self._table.end(self._partition)
 
     def append(self, records: Sequence[Record], after: OffsetAndEpoch | None = None) -> bool:
-        """`after`: where the `read` has ended on which `records` were decided, if another one may have come since."""
+        """`after`: the end of the `read` on which `records` were decided, if another `read` may have followed."""
         end = after or self.end()
         if end is None and self.create():  # it was created since it was read
             return False

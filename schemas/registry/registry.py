@@ -52,7 +52,7 @@ class Writers(Protocol):
 
 class SchemaRegistry(ABC):
     """Thread-safe. All schemas are of one format, `schema_type`; one of another cannot be read. All methods raise
-    `SchemaError` for what is unknown or refused, and `RegistryUnavailableError` if nobody answers."""
+    `SchemaError` for what is unknown or refused, and `RegistryUnavailableError` if no registry answers."""
 
     def __init__(self, schema_type: str = AVRO, clock: Callable[[], float] = time.monotonic) -> None:
         self.schema_type = schema_type
@@ -103,7 +103,7 @@ class SchemaRegistry(ABC):
         normalize: bool = False,
     ) -> RegisteredSchema:
         """Returns the registered schema, new or existing, once it is stored. `compatibility` becomes the subject's
-        level with its first version, if it has no configuration; else what the registry has counts. Raises
+        level with its first version, if it has no configuration; otherwise the registry's level applies. Raises
         `SchemaError` when the text is not a schema, or is not compatible.
         """
         return self._register(subject, self._given(text, references), compatibility, normalize)
@@ -160,7 +160,7 @@ class LogRegistry(SchemaRegistry):
     """The topic of schemas. `coordination` is called when something is to be registered; it and the log are the
     caller's, `close` closes the log.
 
-    A registration is appended to the topic only where that ends as it was read (compare-and-append); the highest ids
+    A registration is appended only if the topic still ends where it was read to (compare-and-append); the highest ids
     are kept in the coordination too. The topic may be deleted and created again, or lose its end. A registration and a
     look-up of an unknown key read the topic; when it was created again, all that is known of it is dropped. A process
     that knows all its keys does not notice.

@@ -1,7 +1,7 @@
 """A schema registry that is asked by REST: Klamm's, Confluent's, or another with that API.
 
-What it answers is kept in a table, as the topic's records are (`SchemaStore`): one version for each schema that was
-needed, and what that refers to.
+Its answers are kept in a table, as the topic's records are (`SchemaStore`): one version of each schema that was needed,
+and of those that it refers to.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _NOWHERE: Final = "unknown subject"
 
 
 class RestRegistry(SchemaRegistry):
-    """Envelopes that name a schema by another key than an id or a GUID are looked for among the versions of the
-    subject alone."""
+    """A key other than an id or a GUID is searched among the versions of the subject only."""
 
     def __init__(
         self, client: RestClient, schema_type: str = AVRO, clock: Callable[[], float] = time.monotonic
@@ -186,7 +185,7 @@ class RestRegistry(SchemaRegistry):
 
 
 class RestWriters:
-    """`Writers`; a task that gets it pickled asks the registry itself."""
+    """Implements `Writers`; a task that unpickles it asks the registry itself."""
 
     def __init__(self, client: RestClient, subject: str, schema_type: str) -> None:
         self._client = client

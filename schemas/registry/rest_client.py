@@ -69,15 +69,16 @@ class RestClient:
         return self._call("GET", _path(path, query), None)
 
     def get_known(self, *path: str | int, **query: str) -> Any:
-        """As `get`, of what the registry has: an address that does not have it is behind, and is passed over."""
+        """Like `get`, for an entry that the registry is known to have: an address without it is behind, and is passed
+        over."""
         return self._call("GET", _path(path, query), None, known=True)
 
     def post(self, body: Mapping[str, Any], *path: str | int, **query: str) -> Any:
-        """As `get`."""
+        """Like `get`."""
         return self._call("POST", _path(path, query), body)
 
     def put(self, body: Mapping[str, Any], *path: str | int) -> Any:
-        """As `get`."""
+        """Like `get`."""
         return self._call("PUT", _path(path, {}), body)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, *, known: bool = False) -> Any:

@@ -1,8 +1,8 @@
 """The schemas that the values of a subject may have been written with, by the keys of the envelopes.
 
 They are of one format. A schema is parsed when it is first needed. One that cannot be read (others write to the topic
-too: another format, a reference that is missing, no Avro) is an error only for who needs it. Not thread-safe; pickled
-with its store.
+too: another format, a reference that is missing, no Avro) is an error only for a caller that needs it. Not thread-safe;
+pickled with its store.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FORMATS: Final = {AVRO: "Avro", JSON: "JSON Schema", PROTOBUF: "Protobuf"}
 
 
 class SubjectSchemas:
-    """A view of a store: what is registered later is found. `subject` may be unknown: then the schemas of its context
-    are meant. Those of another format than `schema_type` cannot be read."""
+    """A view of a store, which includes schemas that are registered later. `subject` may be unknown: then the schemas
+    of its context are meant. Those of another format than `schema_type` cannot be read."""
 
     def __init__(self, store: SchemaStore, subject: str = "", schema_type: str = AVRO) -> None:
         self._store = store

@@ -1,5 +1,5 @@
-"""The `json-schema` serde: what JSON can say, dicts or dataclasses, in; envelope + JSON text on the wire; dicts or
-dataclasses out. Values are checked by the schema.
+"""The `json-schema` serde: JSON values or dataclasses in; envelope + JSON text on the wire; JSON values or dataclasses
+out. Values are checked by the schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the serdes of all formats do alike: a topic's schema is registered, and payloads name it by the topic's
+"""The common part of the serdes of all formats: a topic's schema is registered, and payloads name it by the topic's
 envelope, in front of them or in a record header.
 """
 
@@ -109,8 +109,8 @@ class RegistrySerde(ABC, Generic[O]):
         return self._options.model_validate(dict(self._context.formats(topic).options))
 
     def check(self, topic: str) -> None:
-        """Raises `SchemaError` when the file's schema is not a schema. Connects to nothing: for `klamm config
-        check`. What a schema refers to is known to the registry alone: such a schema is not checked."""
+        """Raises `SchemaError` when the file's schema is not a schema. Connects to nothing: for `klamm config check`. A
+        schema with references is not checked, since only the registry knows these."""
         said = self._context.formats(topic)
         if said.schema is not None and not self.options(topic).schema_references:
             self.check_new(said.schema)
@@ -165,7 +165,7 @@ class RegistrySerde(ABC, Generic[O]):
         return schema
 
     def framing(self, topic: str, schema: RegisteredSchema, more: bytes = b"") -> Framing:
-        """Returns how records name the schema; `more` is the format's own, after the envelope's prefix."""
+        """Returns how records name the schema; `more`: the format's own bytes after the envelope's prefix."""
         envelope = self._context.formats(topic).envelope
         prefix = self._prefix(envelope, schema) + more
         return Framing(headers=((envelope.header, prefix),)) if in_header(envelope) else Framing(prefix)

@@ -1,7 +1,7 @@
 """The endpoints of the registry, without HTTP: what each reads, writes and answers.
 
 A reader answers from the store in memory. A writer decides on the topic's end and appends there, or decides again
-(`topic`). Subjects may be aliases, where a schema is meant, and not where their configuration or mode is.
+(`topic`). A subject may be an alias in requests about schemas, and not in those about configurations and modes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LATEST: Final = -1
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds where no record sets anything. `mutable_mode`: modes may be changed."""
+    """The settings that apply where no record sets them. `mutable_mode`: modes may be changed."""
 
     config: Config
     mutable_mode: bool = True
@@ -482,7 +482,7 @@ class RegistryApi:
         return {"is_compatible": not found, **({"messages": found} if verbose else {})}
 
     def level(self, store: SchemaStore, subject: str | None) -> str:
-        """Returns what a new version of a subject must keep."""
+        """Returns the level of compatibility that a new version of a subject must meet."""
         return str(self._config(store, subject).compatibility_level)
 
     def reads(self, subject: str, old: str, new: str) -> tuple[list[str], list[str]]:

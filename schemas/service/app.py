@@ -1,8 +1,8 @@
-"""The registry over HTTP, as an ASGI application: routes, media types, sizes, and what an error looks like.
+"""The registry over HTTP, as an ASGI application: routes, media types, sizes, and the form of errors.
 
 A subject is one segment of the path and may have any character, so the raw path is split before it is decoded. A read
-is answered on the event loop, from memory. What was not found, and what writes or compares, runs on a thread: it reads
-the topic to its end first, so what one registry has answered is found in another.
+is answered on the event loop, from memory. A read that finds nothing, a write and a comparison run on a thread: they
+read the topic to its end first, so that what one registry has answered is found in another.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 class RegistryApp:
-    """`identity`: what the registry says of itself, by path."""
+    """`identity`: the answers about the registry itself, by path."""
 
     def __init__(
         self,

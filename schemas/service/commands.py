@@ -1,4 +1,5 @@
-"""`klamm schemas`: what a registry's endpoints do, by the topic itself: no registry needs to run."""
+"""`klamm schemas`: the operations of a registry's endpoints, carried out on the topic itself: no registry needs to
+run."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def list_command(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """List the subjects: their versions, the newest id, and what a new version must keep."""
+    """List the subjects: their versions, the newest id, and their level of compatibility."""
     from ..store.schema_store import Which
 
     which = Which.ALL if deleted else Which.LIVE
@@ -180,7 +181,7 @@ def check(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Say whether a schema may be the subject's next version; the exit status is 1 if it may not."""
+    """Check whether a schema may be the subject's next version; the exit status is 1 if it may not."""
     from .query import Query
 
     with _opened(config, bootstrap) as (api, _):
@@ -201,7 +202,7 @@ def diff(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Say what two versions differ in: whether each reads the data of the other, and the lines of their texts."""
+    """Show how two versions differ: whether each reads the data of the other, and the lines of their texts."""
     import difflib
     import json
 
@@ -238,7 +239,8 @@ def delete(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Delete a version, or a subject with all of its versions. Ids go on resolving until it is done --permanent."""
+    """Delete a version, or a subject with all of its versions. Its ids still resolve unless it is deleted with
+    --permanent."""
     from .query import Query
 
     query = Query(b"permanent=true" if permanent else b"")
@@ -255,7 +257,7 @@ def config_command(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print or set what a new version must keep: BACKWARD, FORWARD, FULL, each _TRANSITIVE, or NONE."""
+    """Print or set the level of compatibility: BACKWARD, FORWARD, FULL, each _TRANSITIVE, or NONE."""
     from .query import Query
 
     scope = subject or None
@@ -276,7 +278,7 @@ def mode(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print or set what may be written."""
+    """Print or set the mode, which decides what may be written."""
     from .query import Query
 
     scope = subject or None

@@ -1,4 +1,4 @@
-"""Metadata and rules of a new schema: what the configuration and the version before add, and what is wrong in them.
+"""Completes the metadata and rules of a new schema by the configuration and the version before, and checks them.
 
 The registry stores rules and runs none: clients do.
 """
@@ -21,8 +21,8 @@ _BOTH: Final = frozenset({"WRITEREAD", "UPDOWN"})
 
 
 def completed(schema: SchemaText, before: SchemaText | None, config: Config) -> SchemaText:
-    """Returns the schema with the configuration's defaults, its own or the version before's, and what the
-    configuration puts over them."""
+    """Returns the schema with the configuration's defaults, then its own metadata and rules (or those of the version
+    before), then the configuration's overrides."""
     metadata, rule_set = schema.metadata, schema.rule_set
     if before is not None and not schema.text.strip():  # only metadata or rules are to be changed
         schema = replace(schema, text=before.text, schema_type=before.schema_type, references=before.references)

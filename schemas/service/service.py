@@ -22,7 +22,7 @@ GRACE_S: Final = 5
 
 
 class RegistryService:
-    """`klamm.core.interfaces.service.Service`. `topic` is the caller's, which closes it."""
+    """Implements `klamm.core.interfaces.service.Service`. The caller owns `topic` and closes it."""
 
     def __init__(self, config: RegistryConfig, topic: SchemaTopic) -> None:
         self._config = config

@@ -1,8 +1,8 @@
 """Tags within the text of a schema, as Confluent's registry writes them: `confluent:tags` of an Avro record or field
 and of a JSON schema, the option `confluent.message_meta` or `confluent.field_meta` of Protobuf.
 
-Paths: of Avro `n.Record` or `n.Record.field`; of JSON `object.field`, with `array`, `anyof.0`, `definitions` and the
-like between; of Protobuf `Message.Nested.field`, without the package.
+Paths: of Avro `n.Record` or `n.Record.field`; of JSON `object.field`, with parts such as `array`, `anyof.0` and
+`definitions` in between; of Protobuf `Message.Nested.field`, without the package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BRANCHES: Final = {"anyof": "anyOf", "allof": "allOf", "oneof": "oneOf"}
 
 @dataclass(frozen=True)
 class TagChanges:
-    """Tags by the path of what has them, and whether that is a field."""
+    """Tags by path, and whether that path is a field's."""
 
     added: Mapping[tuple[str, bool], list[str]]
     removed: Mapping[tuple[str, bool], list[str]]

@@ -46,7 +46,7 @@ _UNKNOWN: Final = {ErrorCode.not_enough_replicas_after_append, ErrorCode.request
 
 
 class SchemaTopic:
-    """Thread-safe. `read` gives the store to one thread at a time; it is in memory, and held shortly. Owns the client.
+    """Thread-safe. `store` is for one thread at a time; it is in memory, and is held briefly. Owns the client.
     `last_ids`: where the highest ids are kept besides the topic; None: nowhere.
     """
 
@@ -114,7 +114,7 @@ class SchemaTopic:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What the store has read: equal as long as it has not changed."""
+        """The position up to which the store was read: equal as long as the store has not changed."""
         return self._store.generation, self._store.position
 
     def catch_up(self, timeout_s: float | None = None) -> None:
@@ -133,8 +133,8 @@ class SchemaTopic:
 
     def write(self, decide: Callable[[SchemaStore], Sequence[Record]], check: Callable[[], None] | None = None) -> None:
         """Appends the records that `decide` makes of the store, together. It may be called several times, each time
-        with all that was written before; it appends nothing if there are none. `check` is called after each, without
-        the store. What they raise ends the write.
+        with all that was written before; it appends nothing if there are none. `check` is called after each call,
+        without the store. An error of either ends the write.
 
         Raises `RefusedError` 50001 if the topic cannot be written, and 50002 if the outcome is unknown.
         """

@@ -1,4 +1,5 @@
-"""All schemas of a registry in a file, and back: from a dump, or from another registry that runs. Ids are kept."""
+"""Writes all schemas of a registry to a file, and imports those of a dump or of another running registry. Ids are
+kept."""
 
 from __future__ import annotations
 
@@ -74,9 +75,9 @@ def _records(store: SchemaStore) -> Iterator[Record]:
 
 
 def read_dump(lines: Iterable[str], name: str) -> SchemaStore:
-    """Returns what the records of a dump amount to. A line has an object with a record's `key` and `value`, as `dump`
-    writes it, or `payload`, as kcat's `-J` does; or the two texts with a tab between, as Kafka's console consumer
-    prints them. Raises `SchemaError`, with the line."""
+    """Returns the table that the records of a dump make. A line has an object with a record's `key` and `value`, as
+    `dump` writes it, or `payload`, as kcat's `-J` does; or the two texts with a tab between, as Kafka's console
+    consumer prints them. Raises `SchemaError`, with the line."""
     store = SchemaStore()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -110,8 +111,9 @@ def _add(store: SchemaStore, record: Record) -> None:
 
 
 def of_registry(url: str) -> SchemaStore:
-    """Returns the schemas of a registry that runs at `url`: versions by id, deleted ones too, what is set for all, for
-    each context and for each subject. Raises `SchemaError` if it does not answer as a registry does."""
+    """Returns the schemas of a registry that runs at `url`: versions by id, deleted ones too, and the configurations
+    and modes: the global ones, and those of each context and subject. Raises `SchemaError` if it does not answer as a
+    registry does."""
     store = SchemaStore()
     try:
         for record in _of_registry(url.rstrip("/")):
@@ -189,9 +191,9 @@ def _get(url: str) -> Any:
 
 
 def import_store(topic: SchemaTopic, given: SchemaStore) -> tuple[int, int]:
-    """Appends the records that `given` amounts to; those that are there already are passed over. Returns how many were
-    appended, and how many were there. Raises `SchemaError` if an id or a version is that of another schema here; what
-    was appended before stays. Ids that `given` has removed are not given here either."""
+    """Appends the records of `given` that are not there yet. Returns how many were appended, and how many were there.
+    Raises `SchemaError` if an id or a version belongs to another schema here; records that were appended before stay.
+    Ids that were removed in `given` are not allocated here either."""
     removed, records = list(_removed_ids(given)), _records(given)
     missing: list[Record] = []
 

@@ -1,5 +1,5 @@
 """The registry's pages, below `/ui`: subjects, versions, and how two versions differ. They read only, work without
-JavaScript, refer to nothing outside this server, and look as the audit's pages do.
+JavaScript, refer to nothing outside this server, and have the style of the audit's pages.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is set; None where nothing is. `alias` names the subject that stands for this one. `compatibility_group` is
-    a property of the metadata: only versions with the same value are compared. New schemas get the `default_…`, then
-    their own metadata and rules, then the `override_…`.
+    """The settings; None where one is not set. `alias` names the subject that stands for this one.
+    `compatibility_group` is a property of the metadata: only versions with the same value are compared. New schemas get
+    the `default_…`, then their own metadata and rules, then the `override_…`.
     """
 
     alias: str | None = None
@@ -49,7 +49,7 @@ class Config:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Config:
-        """Raises `ValueError` for a value that is none of its kind."""
+        """Raises `ValueError` for an invalid value."""
         return cls().updated(given)
 
     def to_json(self) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class Config:
         return replace(self, **{name: _read(name, key, given[key]) for name, key in _KEYS.items() if key in given})
 
     def over(self, other: Config) -> Config:
-        """Returns a subject's own configuration, with what it lacks from the global one. Its level, alias, metadata and
-        rules are its own or none."""
+        """Returns a subject's configuration, completed by the global one except for level, alias, metadata and
+        rules."""
         inherited = {name: getattr(other, name) for name in _INHERITED if getattr(self, name) is None}
         return replace(self, **inherited)
 

@@ -165,7 +165,7 @@ class RecordPlace:
 
 
 class StrayRecordError(SchemaError):
-    """A record that is none of a registry's, or a damaged one; `place` is what it was to be."""
+    """A record that no registry writes, or a damaged one; `place` is what is known of it."""
 
     def __init__(self, reason: str, place: RecordPlace = RecordPlace()) -> None:
         super().__init__(reason)

@@ -59,9 +59,9 @@ def register(
     """Returns how a schema, in its canonical form, becomes a version of a subject.
 
     `schema_id` and `number` are those that the request names. `config` becomes the subject's with its first version, if
-    it has none. `force`: `check` is not called. `numbered`: the request names a version, which the metadata get then;
-    without `number` it is the newest, which alone can be the same schema. `anew`: a version is made though there is an
-    equal one. Raises `RefusedError`, or what `check` raises.
+    it has none. `force`: `check` is not called. `numbered`: the request names a version, which is set in the metadata;
+    without `number` it names the newest, and only the newest version counts as equal. `anew`: makes a version even if
+    there is an equal one. Raises `RefusedError`, or what `check` raises.
     """
     if not is_valid(subject):
         raise RefusedError(42208, f"The specified subject '{subject}' is not a valid.")

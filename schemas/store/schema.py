@@ -1,8 +1,8 @@
-"""What a schema is: its text and type, the schemas that it refers to, metadata and rules; and its identity.
+"""A schema: its text and type, the schemas that it refers to, its metadata and rules, and its identity.
 
-Two schemas are the same, and have one id in a context, if all of that is equal, and `doc`, `default`, `aliases` and
-properties are part of the text. `Schema.guid` is Confluent's: an MD5 of all of it, equal in all contexts. Sets and maps
-are sorted, as in Java, by UTF-16.
+Two schemas are the same, and have one id in a context, if all of these are equal; `doc`, `default`, `aliases` and
+properties are part of the text. `Schema.guid` is Confluent's: an MD5 over all of them, equal in all contexts. Sets and
+maps are sorted, as in Java, by UTF-16.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RuleSet:
 
 @dataclass(frozen=True, slots=True)
 class SchemaText:
-    """A schema, in no subject. `text` is as it is stored: of a new schema in its canonical form."""
+    """A schema without a subject. `text`: as stored; a new schema's is canonical."""
 
     text: str
     schema_type: str = AVRO
@@ -170,7 +170,7 @@ class SchemaText:
         return int(named) if named is not None and _NUMBER.fullmatch(named) else None
 
     def with_version(self, number: int | None) -> SchemaText:
-        """Returns the schema with this number in its metadata; None: without one, and with metadata."""
+        """Returns the schema with this number in its metadata, or, if None, with metadata that name no version."""
         metadata = self.metadata or Metadata()
         properties = {name: value for name, value in metadata.properties if name != VERSION}
         if number is not None:
@@ -179,7 +179,8 @@ class SchemaText:
         return replace(self, metadata=replace(metadata, properties=pairs))
 
     def is_version(self, other: SchemaText, number: int) -> bool:
-        """Returns True if this is `other`, which is version `number`, but that one of the two names no version."""
+        """Returns True if this equals `other`, which is version `number`, except that only one of the two names a
+        version."""
         own, its = self.named_version(), other.named_version()
         if (own is None) == (its is None) or (its is None and own != number):
             return False

@@ -2,13 +2,13 @@
 
 `apply` takes the records in the order of the topic; one that was applied before is passed over. What the table holds
 depends on the last record of each key and on the order of these, so compaction changes no answer but `last_id`, which
-`raise_last_id` keeps from falling. A record that cannot be taken is a `StrayRecord`, and stops nothing.
+`raise_last_id` keeps from falling. A record that cannot be taken is a `StrayRecord`, and does not stop the others.
 
 - A version is live, deleted (withdrawn: not the newest, not compared; its id resolves), or forgotten.
 - An id belongs to one text in its context. A record that gives it to another one is stray: the first keeps it.
 - A `DELETE_SUBJECT` concerns the versions before it in the topic; a record after it registers a version again.
 
-Not thread-safe. Answers are objects that do not change and lists of the caller's.
+Not thread-safe. Answers are immutable objects and new lists.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class SchemaStore:
         return sorted((one for one in found.values() if which.takes(one)), key=lambda version: version.offset)
 
     def schema(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> SchemaVersion | None:
-        """Returns a version that has an id, a live one if there is one."""
+        """Returns a version of the schema with this id, a live one if there is one."""
         found = self._contexts[context].versions.get(schema_id, {}) if context in self._contexts else {}
         return min(found.values(), key=lambda version: (version.deleted, version.offset), default=None)
 
@@ -354,7 +354,7 @@ class SchemaStore:
         return {name: context.last_id for name, context in self._contexts.items()}
 
     def raise_last_id(self, context: str, schema_id: int) -> None:
-        """Makes `last_id` at least this: what is known of the topic beyond its records."""
+        """Raises `last_id` to at least this id, which is known from outside the topic's records."""
         found = self._contexts.setdefault(context, _Context())
         found.last_id = max(found.last_id, schema_id)
 
@@ -368,10 +368,10 @@ class SchemaStore:
     def resolve(
         self, subject: str, references: Iterable[Reference], which: Which = Which.ALL
     ) -> list[tuple[Reference, SchemaVersion]]:
-        """Returns all that a schema of `subject` refers to, what others refer to before these. Of several versions
-        under one name the first counts. `which`: of the references themselves; what they refer to may be withdrawn.
-        Raises `SchemaError` for one that is missing, that contains itself, or for too much.
-        """
+        """Returns all schemas that a schema of `subject` refers to, each before those that refer to it. Of several
+        versions under one name the first counts. `which` applies to the references themselves; the schemas that these
+        refer to may be withdrawn. Raises `SchemaError` for a reference that is missing or contains itself, and for too
+        many."""
         found: dict[str, tuple[Reference, SchemaVersion]] = {}
         self._resolve(subject, references, which, (), found, set())
         return list(found.values())

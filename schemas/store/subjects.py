@@ -48,6 +48,6 @@ def is_valid(subject: str, *, for_config: bool = False) -> bool:
 
 
 def in_scope(scope: str, subject: str) -> bool:
-    """Returns True if `scope` is the subject, or a context, or the global one, that it is in."""
+    """Returns True if `scope` is the subject, its context, or the global context."""
     context, name = split(scope)
     return scope == subject or (not name and context in (GLOBAL_CONTEXT, context_of(subject)))

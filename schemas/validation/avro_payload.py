@@ -22,7 +22,7 @@ _Skip = Callable[[bytes, int], int]
 
 
 class AvroPayload:
-    """`klamm.schemas.validation.payload.PayloadFormat`."""
+    """Implements `klamm.schemas.validation.payload.PayloadFormat`."""
 
     def __init__(self, text: str, references: Sequence[str]) -> None:
         self._root = parse(text, references).root

@@ -38,7 +38,7 @@ _followed: Final = _Followed()
 
 
 class JsonPayload:
-    """`klamm.schemas.validation.payload.PayloadFormat`."""
+    """Implements `klamm.schemas.validation.payload.PayloadFormat`."""
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
         document = load(text)

@@ -1,4 +1,4 @@
-"""What the payloads of a schema must be, for each of the three formats."""
+"""Checks payloads by their schema, in each of the three formats."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PayloadFormat(Protocol):
 
 
 def payload_format(schema_type: str, text: str, references: Mapping[str, str]) -> PayloadFormat:
-    """`references`: texts by the name that the schema uses, what others refer to first. Raises `SchemaError` if the
-    text cannot be read, `ImportError` without the packages of the extra `registry`, which JSON Schema and Protobuf
+    """`references`: texts by the name that the schema uses, each before those that refer to it. Raises `SchemaError` if
+    the text cannot be read, `ImportError` without the packages of the extra `registry`, which JSON Schema and Protobuf
     need."""
     if schema_type == AVRO:
         from .avro_payload import AvroPayload

@@ -17,7 +17,7 @@ __all__ = ["ProtobufPayload"]
 
 
 class ProtobufPayload:
-    """`klamm.schemas.validation.payload.PayloadFormat`."""
+    """Implements `klamm.schemas.validation.payload.PayloadFormat`."""
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
         files = parse(text, references, new=False).files.file

@@ -52,7 +52,8 @@ def header_of(headers: Headers, name: str) -> bytes | None:
 
 
 def schema_id(payload: bytes, header: bytes | None = None) -> SchemaId:
-    """Returns what names the payload's schema. Raises `SchemaError` that says what stands there instead."""
+    """Returns the id or GUID that names the payload's schema. Raises `SchemaError`, which shows what is there
+    instead."""
     source, where = (payload, "the payload") if header is None else (header, "the header")
     if not source:
         raise SchemaError(f"{where} is empty: no schema id")

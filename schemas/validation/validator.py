@@ -58,7 +58,7 @@ class _MissingError(SchemaError):
 
 
 class SchemaValidator:
-    """`klamm.core.interfaces.validator.StartedTopicValidator` and `QuickTopicValidator`."""
+    """Implements `klamm.core.interfaces.validator.StartedTopicValidator` and `QuickTopicValidator`."""
 
     def __init__(self, config: SchemaValidatorConfig) -> None:
         self._schemas = config.kafkastore_topic
@@ -108,7 +108,8 @@ class SchemaValidator:
             raise InvalidRecordError(f"{len(errors)} of {len(records)} records refused: {shown}{more}", errors)
 
     def passes(self, topic: str, records: Sequence[Record]) -> bool:
-        """Returns True if the id alone is asked for, and the table has not changed since all ids were accepted."""
+        """Returns True if the topic requires an id alone, and the table has not changed since the ids of all records
+        were accepted."""
         sides, table = self._topics.get(topic, ()), self._table
         if table is None:
             return False

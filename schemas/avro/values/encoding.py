@@ -23,7 +23,8 @@ _double: Final = struct.Struct("<d").pack
 
 
 def varint(number: int) -> bytes:
-    """Returns an `int` or a `long`: zigzag, then digits of 7 bits, of which two are looked up at a time."""
+    """Returns the encoding of an `int` or a `long`: zigzag, then digits of 7 bits, two of which a table gives at a
+    time."""
     number = number << 1 if number >= 0 else ~number << 1 | 1
     if number < _TWO_DIGITS:
         return _LAST[number]

@@ -9,8 +9,8 @@
 | `decimal` | its digits as text, or a number |
 | `uuid` | text |
 
-A union's value stands as it is; Avro's form {"branch": value} is read too, and is written where several branches are
-text in JSON and the value is none of `string`'s. A field may be left out if it has a default.
+A union's value stands as it is. Avro's form {"branch": value} is read too; it is written if several branches are text
+in JSON and the value's branch is not `string`. A field may be left out if it has a default.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def json_reader(avro: AvroType) -> Convert:
 
 
 def fractions(avro: AvroType) -> type[float] | type[Decimal]:
-    """Returns the class to which a document's fractions are to be parsed: `float`, which is quicker, where no digit
-    counts that it cannot hold, and no branch is chosen by the class."""
+    """Returns the class as which a document's fractions are parsed: `float`, which is quicker, if its precision is
+    sufficient and the class does not choose a branch."""
     exact = any(one.logical == "decimal" or (one.kind == "union" and len(one.values) > 1) for one in types_of(avro))
     return Decimal if exact else float
 

@@ -1,7 +1,7 @@
-"""Avro payloads to Python values, along a plan (`resolution`).
+"""Converts Avro payloads to Python values by a plan (`resolution`).
 
-fastavro decodes by the writer's schema. Where a plan changes a value, the schema that it is given has a logical type of
-ours there, which is fastavro's interface for conversions: it calls back with the decoded part.
+fastavro decodes by the writer's schema. Where a plan changes a value, the schema that fastavro gets has a logical type
+of Klamm's own: for such a type fastavro calls back with the decoded part.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ for _kind in ("null", "boolean", "int", "long", "float", "double", "bytes", "str
 def value_reader(writer: AvroType, reader: AvroType, *, name_records: bool = False) -> Callable[[io.BytesIO], Any]:
     """Returns a function that reads one value of the writer's schema from a stream, as a value of the reader's. It
     raises `SchemaError` for a value that the reader's schema cannot take, and whatever fastavro raises for bytes that
-    are not Avro. `name_records`: records in unions of several name their type in any case.
+    are not Avro. `name_records`: a record in a union of several types always names its type.
     """
     schema = parse_schema(_Compiler(name_records).of(resolve(writer, reader)))
     if not contains_itself(writer):

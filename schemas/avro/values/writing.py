@@ -1,4 +1,4 @@
-"""Python values to Avro payloads, each checked against the schema.
+"""Converts Python values to Avro payloads and checks each against the schema.
 
 A value that is not of its type is a `SchemaError`, which names the field's path. Takes time in proportion to the value.
 Records may be nested as deep as Python's recursion limit allows: a record takes one call, an array or a map another.
@@ -23,9 +23,8 @@ from .encoding import Encode, Put, counted, default_bytes, leaf, varint
 
 
 def value_writer(avro: AvroType) -> Encode:
-    """Returns a function of a value and of the function that takes the pieces of its payload. It raises `SchemaError`
-    for a value that is not of the schema; pieces before that are of no use.
-    """
+    """Returns a function that writes a value: its arguments are the value, and a function that takes the pieces of the
+    payload. It raises `SchemaError` for a value that does not match the schema; the caller then discards the pieces."""
     return _Compiler().of(avro, "")
 
 
