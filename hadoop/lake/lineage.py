@@ -1,4 +1,5 @@
-"""Which column of an older load is a column of the newest: by name, or by an alias in the schema of a load between.
+"""Finds the column of an older load that a column of the newest load was, by name or by an alias in the schema of a
+load in between.
 
 A *chain* has the Avro types of one column, that of the newest load first and that of the older load last; it is empty
 where a load's manifest has no schema (raw values), and then names alone decide. Rules:

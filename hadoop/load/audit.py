@@ -135,7 +135,7 @@ class LoadAuditor:
     def __init__(
         self, audit: Audit, owner: str, connect: Connect, publisher: Publisher, *, watermarks: bool = True
     ) -> None:
-        """`watermarks`: compute them, for which the whole audit topic is read."""
+        """`watermarks`: watermarks are computed, for which the whole audit topic is read."""
         self._audit = audit
         self._watermarks = watermarks
         self._connect = connect
@@ -209,8 +209,8 @@ class LoadAuditor:
 
 
 def load_origin(number: int, job: str, lake: LakeOrigin) -> LoadOrigin:
-    """A local directory is told with this host: the same path on another host is another directory, whose lake does not
-    replace this one (R6)."""
+    """Returns the origin of a load. A local directory is named with this host: the same path on another host is another
+    directory, whose lake does not replace this one (R6)."""
     directory = lake.directory
     if urlsplit(directory).scheme in LOCAL_SCHEMES:
         directory = f"file://{socket.gethostname()}{file_path(directory)}"

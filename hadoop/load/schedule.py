@@ -50,7 +50,7 @@ class Schedule:
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """SIGTERM sets the event inside the block; off the main thread nothing sets it."""
+    """Yields an event that SIGTERM sets inside the block; off the main thread nothing sets it."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -57,9 +57,9 @@ Rules:
    attempt that is not alone reads back what it has sent. The one that made the claim learns at its end whether it was
    alone: each other attempt appends sequence 1 to the claims before it reads the log, and the end is that sequence too.
    If it was not, it compares what it has sent with the log.
-6. Spark does not tell a task how many there are, so another run of the driver may have other tasks. In a batch that
-   another run began, an attempt announces that all stored rows of its task are among its own, and sends nothing before
-   each task with stored rows has announced it in this run: then no row that is left was stored by another task.
+6. A task does not know the number of tasks, so another run of the driver may have other tasks. In a batch that another
+   run began, an attempt announces that all stored rows of its task are among its own, and sends nothing before each
+   task with stored rows has announced it in this run: then no row that is left was stored by another task.
 7. A later batch has a higher epoch: the claim of an earlier batch is refused.
 """
 
@@ -274,7 +274,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Append to the claims topic that this run has found the task's stored rows; report `announced`."""
+    """Append to the claims topic the record that this run has found the task's stored rows; report `announced`."""
 
 
 @dataclass(frozen=True, slots=True)

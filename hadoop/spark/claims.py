@@ -184,7 +184,7 @@ class ClaimLog:
         raise ClaimError(f"{self._partition} has no claim at offset {offset}: it was deleted")
 
     def announce(self) -> None:
-        """Appends that this run has found the task's stored rows."""
+        """Appends the record that this run has found the task's stored rows."""
         self._produce(time.time_ns() // 1_000_000, {"found": self._identity.run}, None)
 
     def announced(self, start: int) -> set[int]:

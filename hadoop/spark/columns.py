@@ -1,7 +1,7 @@
 """The columns of Spark's Kafka source.
 
-Apart from `arrow`, which makes them: Spark starts a Python process only to ask for them, and Arrow's imports cost it
-processor time.
+Kept apart from `arrow`, which makes the columns: Spark starts a Python process only to ask for them, and Arrow's
+imports cost it processor time.
 """
 
 from __future__ import annotations

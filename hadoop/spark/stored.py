@@ -65,8 +65,8 @@ class StoredRows:
 
 
 def holds(client: ClusterClient, partition: TopicPartition, base_offset: int, sent: bytes, stamped: bool) -> bool:
-    """Returns whether the log has the records of the batch `sent` at `base_offset`, where the broker says they are (-1:
-    it does not say). Records that compaction or retention has removed since are not compared.
+    """Returns whether the log has the records of the batch `sent` at `base_offset`, which the broker reported (-1: it
+    reported none). Records that compaction or retention has removed since are not compared.
     """
     if base_offset < 0:
         return False

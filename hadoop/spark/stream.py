@@ -109,7 +109,7 @@ class StreamOffsets:
             ) from error
 
     def is_of(self, topic: str, topic_id: UUID | None) -> bool:
-        """Returns True unless offsets of `topic` are known to be valid only in a topic of another id."""
+        """Returns False if the offsets of `topic` are known to be those of a topic with another id."""
         known = self.topic_ids.get(topic)
         return known is None or topic_id is None or known == topic_id
 

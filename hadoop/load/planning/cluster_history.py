@@ -20,7 +20,7 @@ response."""
 
 
 class ClusterHistory:
-    """`klamm.hadoop.load.planning.history.TopicHistory` by a client, which the caller closes."""
+    """Implements `klamm.hadoop.load.planning.history.TopicHistory` by a client, which the caller closes."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
