@@ -73,10 +73,10 @@ class Validation:
         return all(one.passes(name.topic, records) for one in validators if isinstance(one, QuickTopicValidator))
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
-        """Validates a batch; blocking. Raises `InvalidRecordError` with the validator's line if it refuses, and
-        `BrokerError`: a retriable one of a validator; INVALID_RECORD if the records of a batch with a correct CRC
-        cannot be read; MESSAGE_TOO_LARGE if they decompress to too much; CORRUPT_MESSAGE for any other batch that is
-        not complete. A control batch is left to the log, which refuses it."""
+        """Validates a batch; blocking. Raises `InvalidRecordError` with the validator's line if it refuses the batch, a
+        validator's retriable `BrokerError`, or `BrokerError` INVALID_RECORD if the records of a batch with a correct
+        CRC cannot be read, MESSAGE_TOO_LARGE if they decompress to too much, and CORRUPT_MESSAGE for any other batch
+        that is not complete. A control batch is left to the log, which refuses it."""
         header = BatchHeader.parse(batch)
         if header.size != len(batch):
             raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")

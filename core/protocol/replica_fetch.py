@@ -101,9 +101,8 @@ class ReplicaFetchRequest(NamedTuple):
 
 
 def read_replica_fetch_request(frame: Buffer, at: int) -> ReplicaFetchRequest | None:
-    """Reads the body of a request from `at` on, if it is one of a follower in the form in which `encode` writes it;
-    None for all others, which may also be damaged: kio reads those.
-    """
+    """Reads the body of a follower's request, from `at` on, if it has the form that `encode` writes. Returns None for
+    any other request, damaged ones included, which kio then reads."""
     end = len(frame) - _REPLICA.size
     if frame[end - len(_END) : end] != _END:
         return None

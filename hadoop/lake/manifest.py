@@ -40,9 +40,9 @@ class BatchMark(BaseModel):
 
 
 class PartitionRange(BaseModel):
-    """Offsets [from, to) of one partition. `lost_to`: the load does not contain [from, lost_to), of which at least a
-    part was deleted before it, or which the first load skipped; `reset` is the `auto.offset.reset` that applied.
-    `batch` contains the last offset below `to`; None if that was deleted, or nothing was loaded yet."""
+    """Offsets [from, to) of one partition. `lost_to`: the load does not contain [from, lost_to): records there were
+    deleted before the load, or the first load skipped them; `reset` is the `auto.offset.reset` that applied. `batch`
+    contains the last offset below `to`; None if that was deleted, or nothing was loaded yet."""
 
     model_config = ConfigDict(frozen=True)
 

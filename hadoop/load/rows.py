@@ -92,8 +92,8 @@ class RowFormat:
         return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ())])
 
     def directories(self, places: pa.Array) -> list[pa.Array]:
-        """Returns the values of the directory columns for these days or hours; null for null, which is an invalid
-        record's. A null hour is Hive's default partition.
+        """Returns the values of the directory columns for these days or hours; null stays null and marks an invalid
+        record. A null hour is Hive's default partition.
         """
         return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
 

@@ -66,7 +66,8 @@ def _by_name(under: Iterable[Rule], over: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def changed_rules(before: RuleSet | None, merged: RuleSet | None, removed: Collection[str]) -> RuleSet | None:
-    """Returns the rules of the version before with those of `merged`, without those of the names in `removed`."""
+    """Returns the rules of the version before, with those of `merged` added or replaced by name, and those named in
+    `removed` dropped."""
     found = _rule_set(before, merged)
     if found is None:
         return None

@@ -10,6 +10,7 @@ import ctypes
 
 
 def trim() -> bool:
-    """Returns whether any memory was returned; False where the C library cannot. Blocks for some ms per 100 MiB."""
+    """Returns freed memory to the system; False if none was returned, or the C library cannot. Blocks for some ms per
+    100 MiB."""
     call = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return bool(call(0)) if call is not None else False
