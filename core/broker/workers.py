@@ -81,7 +81,12 @@ async def _run_then(pool: ThreadPoolExecutor, then: Callable[[T], object], call:
 
     running = asyncio.get_running_loop().run_in_executor(pool, call)
     running.add_done_callback(ended)
-    return await asyncio.shield(running)
+    try:
+        return await asyncio.shield(running)
+    finally:
+        # An error's traceback holds this frame. If the frame held the error, both, and what the call has read or
+        # decompressed, would stay until a garbage collection.
+        del running
 
 
 def _call_later(delay_s: float, callback: Callable[[], None], /) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -50,3 +52,30 @@ def test_what_follows_a_call_comes_before_its_caller_goes_on() -> None:
 
     asyncio.run(main())
     assert order == ["then", "caller"]
+
+
+class Decompressed(bytearray):
+    """Can be referenced weakly."""
+
+
+def test_what_a_call_held_when_it_failed_is_freed_without_a_garbage_collection() -> None:
+    """Each refused batch of 64 MiB stayed until the next collection of the oldest generation."""
+    held: list[weakref.ref[Decompressed]] = []
+
+    def call() -> None:
+        records = Decompressed(1)
+        held.append(weakref.ref(records))
+        raise ValueError("refused")
+
+    async def main() -> None:
+        workers = Workers(1)
+        with pytest.raises(ValueError, match="refused"):
+            await workers.disk_then(lambda _: None, call)
+        workers.close()
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+        assert held[0]() is None
+    finally:
+        gc.enable()

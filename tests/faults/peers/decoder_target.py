@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from klamm.core.errors import CorruptRecordError, ProtocolError
 from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.headers import read_request_header, skip_tags
 from klamm.core.protocol.produce.request import read_produce_request
@@ -32,7 +33,7 @@ def read_frames(data: bytes) -> None:
 
 def read_request(data: bytes) -> None:
     api, version = REQUESTS[data[0] % len(REQUESTS)]
-    if api == 0:
+    if api is ApiKey.PRODUCE:
         read_produce_request(bytearray(data), 1, version)
     else:
         messages.request(api, version).decode(data, 1, whole=False)
@@ -69,10 +70,10 @@ def read_anything(data: bytes) -> None:
         return
 
 
-def _requests() -> list[tuple[int, int]]:
+def _requests() -> list[tuple[ApiKey, int]]:
     from peers.forge import requests
 
-    return [(int(api), version) for api, version in requests()]
+    return list(requests())
 
 
 REQUESTS = _requests()
