@@ -105,9 +105,9 @@ _ACCEPTS: Mapping[str, Accept] = {"PLAINTEXT": accept_plaintext}
 _HAND_OVER_S = 10
 _SESSION_EVICTION_MS = 120_000.0
 """How old a fetch session is before one of another client may replace it, as in Kafka."""
-_AWAY_S = 2.0
+_NO_ANSWER_S = 2.0
 """Seconds for which a stopping broker waits for a coordination that does not answer."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def _clock_ms() -> int:
@@ -145,19 +145,20 @@ def _data_ids_of(image: ClusterImage, broker_id: int) -> list[str]:
     return list(found)
 
 
-async def _gone(cluster: Cluster) -> None:
-    """Returns once the coordination has not answered for `_AWAY_S`; logs at once that it does not answer."""
+async def _no_answer(cluster: Cluster) -> None:
+    """Returns once the coordination has not answered for `_NO_ANSWER_S`; logs at once that it does not answer."""
     while True:
-        while not cluster.is_away:
-            await asyncio.sleep(_LOOK_S)
+        while not cluster.is_unavailable:
+            await asyncio.sleep(_POLL_S)
         log.warning(
-            "the coordination does not answer: waiting up to %g s for it, to move partitions to other brokers", _AWAY_S
+            "the coordination does not answer: waiting up to %g s for it, to move partitions to other brokers",
+            _NO_ANSWER_S,
         )
-        until = time.monotonic() + _AWAY_S
-        while cluster.is_away:
+        until = time.monotonic() + _NO_ANSWER_S
+        while cluster.is_unavailable:
             if time.monotonic() >= until:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
 
 def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
@@ -262,13 +263,13 @@ class Broker:
         cluster = services.cluster
         if not self._config.controlled_shutdown_enable or len(cluster.image().brokers) < 2:
             return
-        handed = asyncio.create_task(self._handed_over(services))
-        away = asyncio.create_task(_gone(cluster))
+        left = asyncio.create_task(self._handed_over(services))
+        unanswered = asyncio.create_task(_no_answer(cluster))
         try:
-            await asyncio.wait((handed, away), timeout=_HAND_OVER_S, return_when=asyncio.FIRST_COMPLETED)
-            if handed.done():
-                handed.result()
-            elif away.done():
+            await asyncio.wait((left, unanswered), timeout=_HAND_OVER_S, return_when=asyncio.FIRST_COMPLETED)
+            if left.done():
+                left.result()
+            elif unanswered.done():
                 log.warning(
                     "this broker stops without moving its partitions to others: the coordination does not answer"
                 )
@@ -280,14 +281,14 @@ class Broker:
         except KlammError as error:
             log.warning("this broker stops without moving its partitions to others: %s", error)
         finally:
-            handed.cancel()
-            away.cancel()
+            left.cancel()
+            unanswered.cancel()
 
     async def _handed_over(self, services: Services) -> None:
         cluster = services.cluster
         await services.workers.coordination(cluster.set_leaving)
         while not cluster.has_left():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _start(self) -> None:
         workers = Workers(self._config.num_io_threads)
@@ -562,7 +563,7 @@ class Broker:
         )
         isr_changes.start()
         self._stack.push_async_callback(isr_changes.stop)
-        full_disk = FullDisk(logs.space, cluster, workers, leadership.has_room_again)
+        full_disk = FullDisk(logs.space, cluster, workers, leadership.has_space_again)
         full_disk.start()
         self._stack.push_async_callback(full_disk.stop)
         cluster.on_change(leadership.changed)

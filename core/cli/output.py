@@ -2,7 +2,7 @@
 
 A listing is rows of named values (`say_rows`): a table for people, or with `--json` one JSON object per line.
 
-Everything that a command prints is printed here; `tests/repository/test_escaping.py` checks it.
+Everything that a command prints is printed here; `tests/core/test_escaping.py` checks it.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Cluster:
         return self.node.is_controller
 
     @property
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         """True if the coordination is not available, by its last session event."""
         return self._away
 

@@ -29,7 +29,7 @@ from .tree.nodes import RestoredNode
 from .tree.steps import Session, Steps, pause
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class RestoredError(CoordinationError):
@@ -71,7 +71,7 @@ def check_history(
     image = yield from image_steps()
     deadline = monotonic() + session.session_timeout_s * 1.5
     while not in_session and _live_leaders(image, broker_id) and monotonic() < deadline:
-        yield from pause(_LOOK_S)
+        yield from pause(_POLL_S)
         image = yield from image_steps()
 
     older = True

@@ -2,7 +2,7 @@
 has space again.
 
 A log reports each append that fails with ENOSPC or EDQUOT. The disk then counts as full until `clear`, even if
-smaller batches still fit; `has_room` tests whether `clear` is due.
+smaller batches still fit; `has_space` tests whether `clear` is due.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROBE_BYTES: Final = 1 << 20
 
 
 class DiskSpace:
-    """Thread-safe; only `has_room` blocks. `on_full` is called when the disk starts to count as full, on the thread
+    """Thread-safe; only `has_space` blocks. `on_full` is called when the disk starts to count as full, on the thread
     of the failed write, perhaps with its log's lock; it must not block."""
 
     def __init__(self, directory: Path) -> None:
@@ -58,7 +58,7 @@ class DiskSpace:
         if begins and self.on_full is not None:
             self.on_full()
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Returns whether a file of 1 MiB, of bytes that no file system can compress, can be written."""
         try:
             write_atomically(self._probe, os.urandom(_PROBE_BYTES), durable=False)

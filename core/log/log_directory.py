@@ -26,8 +26,8 @@ META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _META_VERSION: Final = "1"
 _CLEAN: Final = '{"version":0}\n'
-_LOOKS: Final = 50
-_LOOK_S: Final = 0.01
+_ATTEMPTS: Final = 50
+_POLL_S: Final = 0.01
 """How often, and at what interval in seconds, a lock is tried: `holder` has it for microseconds."""
 _log = logging.getLogger(__name__)
 
@@ -42,18 +42,18 @@ class DirectoryLock:
             directory.mkdir(parents=True, exist_ok=True)
         with storage(f"cannot open {path}"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        for attempt in range(_LOOKS):
+        for attempt in range(_ATTEMPTS):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
-                if attempt == _LOOKS - 1:
+                if attempt == _ATTEMPTS - 1:
                     os.close(self._fd)
                     raise StorageError(
                         f"log directory {directory} is in use by another broker, which holds {path}: "
                         "stop that broker or give this one another log.dirs"
                     ) from error
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         with storage(f"cannot write {path}"):
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{os.getpid()}\n".encode())

@@ -184,7 +184,7 @@ class LogManager:
         found = read_identity(self.directory, clean=clean)
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
         ends = {tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}}
-        self._missing.look(ends)
+        self._missing.find(ends)
         with storage(f"cannot read {self.directory}"):
             names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
         openings = []

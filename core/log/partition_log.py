@@ -696,7 +696,7 @@ class PartitionLog:
 
     def _check_run(self, records: bytes | bytearray | memoryview) -> tuple[Chain, bool]:
         """Checks the batches and their CRCs. Returns True if no offset is missing between two of them, False if one may
-        be: a log without gaps must be told before it stores them."""
+        be: a log without gaps must then allow gaps before it stores them."""
         if self._segments.dense:
             try:
                 return check_chain(records, dense=True, verify=True), True
@@ -734,7 +734,7 @@ class PartitionLog:
         while done < len(pieces):
             first = pieces[done]
             active, first_ms = self._segments.active, first.first_max_timestamp
-            if not active.has_room(max(first.first_size, room), last, first_ms, now_ms):
+            if not active.has_space(max(first.first_size, room), last, first_ms, now_ms):
                 active = self._roll(first.base_offset, now_ms, active.fill_level(first_ms, now_ms))
             single = len(pieces) == 1
             run = pieces if single else pieces[done : done + active.run_length(pieces, done, room, last, now_ms)]
@@ -783,7 +783,7 @@ class PartitionLog:
                 or self._epochs.unwritten
                 or (leads != leader_epoch and leads != ANY_EPOCH)
                 or active.next_offset > base
-                or not active.has_room(size, last, largest_ms, now_ms)
+                or not active.has_space(size, last, largest_ms, now_ms)
             ):
                 return None
             if header is not None:
@@ -843,7 +843,7 @@ class PartitionLog:
     ) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
         active = self._segments.active
-        if not active.has_room(header.size, header.last_offset, header.max_timestamp, now_ms):
+        if not active.has_space(header.size, header.last_offset, header.max_timestamp, now_ms):
             active = self._roll(header.base_offset, now_ms, active.fill_level(header.max_timestamp, now_ms))
         try:
             active.append(batch, header)

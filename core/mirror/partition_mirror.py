@@ -28,7 +28,7 @@ class MirrorStatus(Enum):
     COPYING = "COPYING"
     FOLLOWING = "FOLLOWING"
     """The log ends where the source's high watermark was in the last answer."""
-    SOURCE_AWAY = "SOURCE_AWAY"
+    SOURCE_UNREACHABLE = "SOURCE_UNREACHABLE"
     """The source does not answer, or refuses the fetch."""
     FAILED = "FAILED"
     """What the source answers cannot be stored; it is tried again."""
@@ -206,10 +206,10 @@ class PartitionMirror:
         log = self._log
         return MirrorFetch(max(log.log_end_offset, self._skip_to), log.last_record_epoch)
 
-    def source_is_away(self) -> None:
+    def source_unavailable(self) -> None:
         """Notes that the source does not answer."""
         if not self.stopped:
-            self.status = MirrorStatus.SOURCE_AWAY
+            self.status = MirrorStatus.SOURCE_UNREACHABLE
 
     def failed(self) -> None:
         """Notes that an answer could not be stored, or that its gap or raised epoch could not be written. The answer is
@@ -252,7 +252,7 @@ class PartitionMirror:
         if answer.error is ErrorCode.offset_out_of_range:
             return MirrorResult.OUT_OF_RANGE
         if answer.error is not ErrorCode.none:
-            self.status = MirrorStatus.SOURCE_AWAY
+            self.status = MirrorStatus.SOURCE_UNREACHABLE
             return MirrorResult.REFUSED
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch)
@@ -341,7 +341,7 @@ class PartitionMirror:
         if not self._is_current(fetch):
             return MirrorResult.STALE
         if topic_id is None:
-            self.status = MirrorStatus.SOURCE_AWAY
+            self.status = MirrorStatus.SOURCE_UNREACHABLE
             return MirrorResult.REFUSED
         if not self.on_topic(topic_id):
             return MirrorResult.STOPPED

@@ -78,7 +78,7 @@ class PartitionLeader:
         self._replicas = replicas
         self._settings = settings
         self._proposals: list[IsrProposal] = []
-        self._look_at_isr()
+        self._cache_isr()
         self._resigned = False
         self._followers = {replica: FollowerState() for replica in replicas if replica != broker_id}
         for member in state.isr:
@@ -92,7 +92,7 @@ class PartitionLeader:
 
     # -- the high watermark --------------------------------------------------------------------------------------
 
-    def _look_at_isr(self) -> None:
+    def _cache_isr(self) -> None:
         """Caches what appends need of the state and the proposals. Call it whenever one of them changes. The maximal
         ISR is the stored one and every set that was proposed since and may still be written."""
         self._maximal_isr = frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
@@ -326,7 +326,7 @@ class PartitionLeader:
 
     def _propose(self, proposal: IsrProposal) -> None:
         self._proposals.append(proposal)
-        self._look_at_isr()
+        self._cache_isr()
 
     def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
         """Returns True if the follower may join: caught up, registered as the one that fetches, not leaving, with space
@@ -358,7 +358,7 @@ class PartitionLeader:
         proposal.outcome = outcome
         if outcome is ProposalOutcome.REFUSED and proposal in self._proposals:
             self._proposals.remove(proposal)
-            self._look_at_isr()
+            self._cache_isr()
             self.advance_high_watermark()
 
     def on_state(
@@ -375,7 +375,7 @@ class PartitionLeader:
             self._followers[left].left_isr()
         self.state, self.version = state, version
         self._proposals = [proposal for proposal in self._proposals if proposal.base_version >= version]
-        self._look_at_isr()
+        self._cache_isr()
         self._settings = settings
         if replicas != self._replicas:
             self._replicas = replicas

@@ -259,7 +259,7 @@ class Story:
     def _look(self, loads: Loads, job: PeriodicLoad, begun_s: float | None = None) -> bool:
         """Reports loads that have become visible since the last call; returns whether there are any. `begun_s`: the
         start of the job, if this is its first load."""
-        runs = {run.load: run for run in job.look() if run.status == "loaded"}
+        runs = {run.load: run for run in job.take_runs() if run.status == "loaded"}
         new = loads.find() if runs else []
         for load in new:
             self._tell(

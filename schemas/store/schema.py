@@ -1,8 +1,8 @@
 """A schema: its text and type, the schemas that it refers to, its metadata and rules, and its identity.
 
 Two schemas are the same, and have one id in a context, if all of these are equal; `doc`, `default`, `aliases` and
-properties are part of the text. `Schema.guid` is Confluent's: an MD5 over all of them, equal in all contexts. Sets and
-maps are sorted, as in Java, by UTF-16.
+properties are part of the text. `SchemaText.guid` is Confluent's, an MD5 over all of them, equal in all contexts. Sets
+and maps are sorted, as in Java, by UTF-16.
 """
 
 from __future__ import annotations

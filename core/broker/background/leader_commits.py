@@ -57,7 +57,7 @@ class LeaderCommits:
         for _ in range(_ATTEMPTS):
             guards: list[Check] = []
             led = dict(offsets)
-            if not self._guarded.coordination_away:
+            if not self._guarded.coordination_unavailable:
                 guards.append(self._registered())
                 for partition in offsets:
                     check = self._check(partition, leader_epochs[partition])

@@ -100,7 +100,7 @@ class CoordinatedOffsets:
     def check_reachable(self) -> None:
         """Raises `CoordinationUnavailableError` at once if the store's coordination is known to be unreachable: a call
         would wait for its time-out, and delay the heartbeats on the same connection."""
-        if self._store.needs_coordination and (self._session.away or self._session.expired):
+        if self._store.needs_coordination and (self._session.unavailable or self._session.expired):
             raise CoordinationUnavailableError("the coordination, which stores the offsets, is unavailable")
 
     async def delete_group(

@@ -103,7 +103,7 @@ class GroupService:
 
     def start(self) -> None:
         self._session.start(self._coordination.session_timeout_s)
-        self._runtime.look()
+        self._runtime.refresh()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
@@ -125,7 +125,7 @@ class GroupService:
         await self._topic.ensure_topic()
         found = self._topic.coordinator_of(group)
         # Another broker may coordinate the group by now: a member that waits here then asks the others.
-        lost = self._session.away and not self._session.certain
+        lost = self._session.unavailable and not self._session.certain
         return NO_LEADER if lost and self._topic.may_have_moved(found) else found
 
     def not_mine(self, group: str) -> ErrorCode | None:
@@ -152,9 +152,9 @@ class GroupService:
             left = _LONGEST_TICK_S if due is None else due - self._clock()
             await asyncio.sleep(min(max(left, _SHORTEST_TICK_S), _LONGEST_TICK_S))
             try:
-                self._session.look()
-                self._runtime.look()
-                self.cleanup.look()
+                self._session.tick()
+                self._runtime.refresh()
+                self.cleanup.clean_up()
                 self.coordinator.tick()
             except Exception as error:  # it must go on, or no session of a member would end again
                 log.exception("checking the groups failed, retrying: %s", describe_error(error))

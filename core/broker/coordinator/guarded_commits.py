@@ -21,9 +21,9 @@ class GuardedCommits:
         self._clock = clock
 
     @property
-    def coordination_away(self) -> bool:
+    def coordination_unavailable(self) -> bool:
         """True if the coordination does not answer now: `commit` then checks no guards."""
-        return self._session.away
+        return self._session.unavailable
 
     def commit(
         self,
@@ -34,7 +34,7 @@ class GuardedCommits:
     ) -> set[TopicPartition]:
         """Stores the offsets whose topic exists; returns the others. Raises `BadVersionError` or `NoNodeError` if one
         of the guards fails, `CoordinationUnavailableError` if the session may have ended."""
-        if self._session.away:  # the store works without the coordination, as partitions do
+        if self._session.unavailable:  # the store works without the coordination, as partitions do
             self._check_session()
             store.commit(group, offsets)
             self._check_session()

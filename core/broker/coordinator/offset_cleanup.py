@@ -73,9 +73,9 @@ class OffsetCleanup:
             raise BrokerError(ErrorCode.coordinator_load_in_progress, "the groups are being loaded")
         await self._forget_in(await self._offsets.reachable_groups(), deleted)
 
-    def look(self) -> None:
+    def clean_up(self) -> None:
         """Deletes the offsets of topics that were deleted since the last call, where only this broker can do it."""
-        if self._offsets.in_topic and (deleted := self._deleted.look()):
+        if self._offsets.in_topic and (deleted := self._deleted.take()):
             self._soon(self._forget_here(deleted))
 
     def loaded(self, shard: GroupShard) -> None:
@@ -206,13 +206,13 @@ def _older(stored: Mapping[TopicPartition, CommittedOffset], oldest_ms: int) -> 
 
 
 class DeletedTopics:
-    """The topics that are missing in the image since the last call of `look`."""
+    """The topics that are missing in the image since the last call of `take`."""
 
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
         self._seen = image()
 
-    def look(self) -> dict[UUID, str]:
+    def take(self) -> dict[UUID, str]:
         """Returns the deleted topics' names by id. Topics that are missing in a coordination restored from a backup
         (its version is lower) were not deleted."""
         before, now = self._seen, self._image()

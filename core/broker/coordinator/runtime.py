@@ -5,7 +5,7 @@ Rules. A request is served while this broker leads its key's partition in the le
 loaded; else it gets NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS during the load (`loaded` waits for its end). A
 shard is loaded once all records of former leader epochs are below the high watermark. A new leader epoch loads
 again, also if this broker led before. The load of an epoch that is over ends without effect; one that failed is
-repeated. Changes of leadership are noticed at each request and whenever `look` is called.
+repeated. Changes of leadership are noticed at each request and whenever `refresh` is called.
 
 The names are those of Kafka's `CoordinatorRuntime` and `CoordinatorShard`.
 """
@@ -29,7 +29,7 @@ from .shard_log import Replayed, ShardLog
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_S = 0.1
-_COMMITTED_LOOK_S = 0.02
+_COMMITTED_POLL_S = 0.02
 
 
 class Shard(Replayed, Protocol):
@@ -86,7 +86,7 @@ class CoordinatorRuntime(Generic[S]):
         self._turns = KeySequencer()
         self._stopped = False
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Compares the shards with the partitions that this broker leads now: starts loads, unloads shards."""
         if self._stopped:
             return
@@ -118,7 +118,7 @@ class CoordinatorRuntime(Generic[S]):
         role = None if number is None else self.topic.role(number)
         led = self._of(key)
         if role != (None if led is None else led.role):
-            self.look()
+            self.refresh()
             led = self._of(key)
         if led is None:
             return ErrorCode.not_coordinator
@@ -132,7 +132,7 @@ class CoordinatorRuntime(Generic[S]):
             led, left = self._of(key), deadline - loop.time()
             if left <= 0 or led is None or led.load is None:
                 return
-            if led.failed:  # the next `look` starts it again
+            if led.failed:  # the next `refresh` starts it again
                 await asyncio.sleep(min(left, _RETRY_S))
             else:
                 await asyncio.wait([led.load], timeout=left)
@@ -161,7 +161,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def active(self) -> Iterator[S]:
         """Returns the shards that are served now."""
-        self.look()
+        self.refresh()
         return (led.shard for led in tuple(self._led.values()) if led.active)
 
     def _of(self, key: str) -> _Led[S] | None:
@@ -189,10 +189,10 @@ class CoordinatorRuntime(Generic[S]):
 
     async def _load(self, led: _Led[S]) -> None:
         while not led.log.committed:
-            await asyncio.sleep(_COMMITTED_LOOK_S)
+            await asyncio.sleep(_COMMITTED_POLL_S)
         try:
             await led.shard.load()
-        except BrokerError as error:  # usually the leader epoch is over: the next `look` unloads the shard
+        except BrokerError as error:  # usually the leader epoch is over: the next `refresh` unloads the shard
             log.info("%s is not loaded: %s", led.log.partition, error)
             return
         if self._led.get(led.role.number) is led:

@@ -73,9 +73,9 @@ class TopicDeletions:
                 log.info("no group has an offset of the deleted topic %s any more", name)
 
     def _changed(self, _: ClusterImage) -> None:
-        self._loop.call_soon_threadsafe(self._look)
+        self._loop.call_soon_threadsafe(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._cluster.is_controller and not self._elected:
             self._wanted.set()
         self._elected = self._cluster.is_controller

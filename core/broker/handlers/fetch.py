@@ -118,7 +118,7 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
     wanted = _wanted(services, request, context)
     if context.error is not ErrorCode.none or not wanted:  # no record can arrive that is worth a wait
         return _respond(services, request, context, wanted, _Poll([]))
-    poll = _look_at_once(services, request, wanted)
+    poll = _read_cached(services, request, wanted)
     max_wait_s = message.max_wait.total_seconds()
     if poll is not None and (poll.at_once or poll.size >= message.min_bytes or max_wait_s <= 0):
         return _respond(services, request, context, wanted, poll)
@@ -188,7 +188,7 @@ async def _wait(
     available."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_s
-    poll = poll or await _look_on_disk(services, request, wanted)
+    poll = poll or await _read_blocking(services, request, wanted)
     connection = request.connection
     while not (poll.at_once or poll.size >= request.message.min_bytes or services.partitions.closing):
         if connection.ended:
@@ -203,7 +203,7 @@ async def _wait(
         places = [led for led in found if led is not None]
         if len(places) == len(found):  # otherwise one was deleted since it was read: its error is answered at once
             await _park(services, parked, places, connection, left)
-        poll = _look_at_once(services, request, wanted) or await _look_on_disk(services, request, wanted)
+        poll = _read_cached(services, request, wanted) or await _read_blocking(services, request, wanted)
     return _respond(services, request, context, wanted, poll)
 
 
@@ -224,26 +224,32 @@ async def _park(
             led.unpark(parked)
 
 
-def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
+def _read_cached(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
     """Reads all partitions on the event loop; returns None if a worker thread must do it."""
     connection = request.connection
     if _reads_much(request):
         return None
-    poll = _look(services, request, wanted, cached_only=True, room=min(services.memory.room(), connection.allowance))
+    poll = _read_all(
+        services,
+        request,
+        wanted,
+        cached_only=True,
+        most=min(services.memory.response_limit(), connection.allowance),
+    )
     if poll is not None:
         _learn(connection, poll.size)
     return poll
 
 
-async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
+async def _read_blocking(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
     """Reads all partitions on a worker thread, since some data is not in the page cache, or there is much of it.
     Small reads do not wait for large ones."""
     connection = request.connection
-    room = services.memory.take(connection)
+    most = services.memory.take(connection)
     if _reads_much(request):
-        poll = await services.workers.bulk(_look, services, request, wanted, room=room)
+        poll = await services.workers.bulk(_read_all, services, request, wanted, most=most)
     else:
-        poll = await services.workers.disk(_look, services, request, wanted, room=min(room, connection.allowance))
+        poll = await services.workers.disk(_read_all, services, request, wanted, most=min(most, connection.allowance))
     assert poll is not None
     _learn(connection, poll.size)
     return poll
@@ -263,14 +269,14 @@ def _learn(connection: ConnectionContext, size: int) -> None:
         connection.allowance = max(connection.allowance // 2, FIRST_ALLOWANCE)
 
 
-def _look(
-    services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int
+def _read_all(
+    services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, most: int
 ) -> _Poll | None:
-    """Reads all partitions once, `room` bytes at most; with `cached_only`, returns None as soon as one would have to
+    """Reads all partitions once, at most `most` bytes; with `cached_only`, returns None as soon as one would have to
     wait for the disk."""
     message = request.message
     isolation = ReadIsolation.of(message.isolation_level)
-    room = min(message.max_bytes, services.config.fetch_max_bytes, room)
+    most = min(message.max_bytes, services.config.fetch_max_bytes, most)
     poll = _Poll([])
     by_rack = request.version >= _RACKS_FROM
     find = services.readable if by_rack else services.led
@@ -289,7 +295,7 @@ def _look(
             answer = parted
             poll.at_once = True
         else:
-            limit = min(want.max_bytes, room - poll.size)
+            limit = min(want.max_bytes, most - poll.size)
             if limit <= 0 and poll.size:
                 answer = _bounds(want, led)
             else:

@@ -262,7 +262,7 @@ class LinkControl:
 
     def _copy_groups_again(self) -> None:
         """Copies the groups' offsets once more, unless the source is lost."""
-        if {report.status for report in self.fetches.reports().values()} == {MirrorStatus.SOURCE_AWAY.value}:
+        if {report.status for report in self.fetches.reports().values()} == {MirrorStatus.SOURCE_UNREACHABLE.value}:
             return
         try:
             self._copy_groups(whole=True)

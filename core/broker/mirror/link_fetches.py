@@ -76,13 +76,13 @@ class LinkFetches:
         self._mirrors: dict[PartitionKey, PartitionMirror] = {}
         self._caught_up: dict[PartitionKey, float] = {}
         self._complete: dict[PartitionKey, CompleteUntil] = {}
-        """For compacted topics (M9); of others, the last time at which they were not compacted."""
+        """For compacted topics (docs/mirror.md, M9); of others, the last time at which they were not compacted."""
         self._aside: dict[TopicPartition, tuple[PartitionLeader, int, int, Path]] = {}
         """The last copy of batches that are about to be cut, until it is noted: the term, and their offsets."""
         self._unknown: dict[TopicPartition, tuple[PartitionKey, int]] = {}
         """Partitions for which that has to be read, with the start of their topic's mirror."""
         self._seen: dict[PartitionKey, int] = {}
-        """The source's ends at the last look, of compacted topics."""
+        """The source's ends at the last check, of compacted topics."""
         self._seen_ms = _now_ms()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -284,7 +284,7 @@ class LinkFetches:
             elif not self.stops(replica.name.topic):
                 if not self._has_tombstones(replica, mirror, topic):
                     continue
-                if mirror.source_end not in (-1, self._seen.get(replica.key)):  # it was answered since the last look
+                if mirror.source_end not in (-1, self._seen.get(replica.key)):  # it was answered since the last check
                     self._seen[replica.key] = mirror.source_end
                     end, lag = mirror.source_end, mirror.lag
                     self._complete[replica.key].on_answer(before_ms, end - lag, end)
@@ -311,7 +311,7 @@ class LinkFetches:
         return False
 
     def _read_complete(self) -> None:
-        """Reads from the brokers' reports up to when partitions were complete, which this broker has begun to lead."""
+        """Reads from the brokers' reports up to when partitions were complete that this broker leads now."""
         reports = read_reports(self._coordination, self._name).values()
         for name, (key, since_ms) in self._unknown.items():
             known = [found.complete_until_ms.get(name.topic, {}).get(name.partition, 0) for found in reports]
@@ -332,7 +332,7 @@ class LinkFetches:
             if self._held.get(each.source) != why:
                 new.append(each.source)
             self._held[each.source], self._not_before[each.source] = why, until
-            self._loop.call_soon_threadsafe(each.mirror.failed if failed else each.mirror.source_is_away)
+            self._loop.call_soon_threadsafe(each.mirror.failed if failed else each.mirror.source_unavailable)
         if new and not self._stopping.is_set():
             log.warning("mirror %s: %s cannot be copied, retrying: %s", self._name, some_of(new), why)
 

@@ -85,21 +85,21 @@ class Memory:
         """True if clients have left too many bytes of responses unread."""
         return self.unread > self.limits.response_bytes
 
-    def room(self) -> int:
+    def response_limit(self) -> int:
         """Returns how many bytes a response may have if it is built now."""
         left = self.limits.response_bytes - self.unread - self.taken
         return max(left // 4, LEAST_ROOM)
 
-    def responses_gone(self, size: int) -> None:
+    def responses_released(self, size: int) -> None:
         """Records that so many bytes were read by their client, or that their connection is lost."""
         self.unread -= size
         self.freed += size
 
     def take(self, context: ConnectionContext) -> int:
-        """Reserves the bytes that `room` returns, for the response being built for a connection, until `give_back`;
-        returns their number."""
+        """Reserves the bytes that `response_limit` returns, for the response being built for a connection, until
+        `give_back`; returns their number."""
         self.give_back(context)
-        context.taken = self.room()
+        context.taken = self.response_limit()
         self.taken += context.taken
         return context.taken
 

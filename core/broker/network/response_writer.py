@@ -55,7 +55,7 @@ class UnreadResponses:
 
     def release(self) -> None:
         """Releases all memory: everything is sent, or the connection is lost."""
-        self._memory.responses_gone(self.bytes)
+        self._memory.responses_released(self.bytes)
         self.bytes = self.written = self.largest = 0
         self._timer.reset()
 

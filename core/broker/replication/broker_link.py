@@ -87,7 +87,7 @@ class BrokerLink(TransportHandler):
             transport.abort()
             return
         self._transport = transport
-        self._look()
+        self._check_silence()
         self._protocol.open()
         transport.writelines(self._protocol.take_pieces())
 
@@ -127,11 +127,11 @@ class BrokerLink(TransportHandler):
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         if self._waiting is not None and self._loop.time() - self._heard_at > self._timeout_s:
             self._end(TimeoutError(f"no answer in {self._timeout_s:g} s"))
         else:
-            self._watch = self._loop.call_later(self._timeout_s / 4, self._look)
+            self._watch = self._loop.call_later(self._timeout_s / 4, self._check_silence)
 
     def _end(self, why: Exception) -> None:
         if self._ended is None:

@@ -75,7 +75,8 @@ class FollowerFetches:
         wait = self._follow(context, session)
         changed = dict.fromkeys((*wait.take_changed(), *context.changed))
         if self._epochs.get(context.session_id) != registered:
-            # Registered again: a partition that has not changed is to be taken under the new epoch, too (R3).
+            # Registered again: a partition that has not changed is to be taken under the new epoch, too
+            # (docs/replication.md, R3).
             self._epochs[context.session_id] = registered
             changed.update(dict.fromkeys(self._waits[context.session_id][1]))
         answers, unread = self._take_ends(message, context, wait, changed)
@@ -136,7 +137,7 @@ class FollowerFetches:
         finally:
             connection.on_end = None
 
-    # -- one look at the partitions --------------------------------------------------------------------------------
+    # -- one pass over the partitions ------------------------------------------------------------------------------
 
     def _take_ends(
         self,

@@ -49,13 +49,13 @@ class RegisteredDisk:
 
 
 class FullDisk:
-    """Belongs to the event loop. `on_room` is called when the disk has space again."""
+    """Belongs to the event loop. `on_space` is called when the disk has space again."""
 
-    def __init__(self, space: DiskSpace, cluster: Cluster, workers: Workers, on_room: Callable[[], None]) -> None:
+    def __init__(self, space: DiskSpace, cluster: Cluster, workers: Workers, on_space: Callable[[], None]) -> None:
         self._space = space
         self._cluster = cluster
         self._workers = workers
-        self._on_room = on_room
+        self._on_space = on_space
         self._loop = asyncio.get_running_loop()
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class FullDisk:
             await self._register(full=True)
             said = self._say_full() or said
             await asyncio.sleep(delay_s)
-            if await self._workers.disk(self._space.has_room):
+            if await self._workers.disk(self._space.has_space):
                 break
             delay_s = max(delay_s, min(delay_s * 2, _LONGEST_S))
         self._space.clear()
@@ -108,7 +108,7 @@ class FullDisk:
         while self._registered.differs(False) and not self._space.is_full:
             if not await self._register(full=False):
                 await asyncio.sleep(FIRST_TRY_S)
-        self._on_room()
+        self._on_space()
 
     async def _register(self, *, full: bool) -> bool:
         """Writes the state to the registration if it differs; returns False if it must be tried again."""

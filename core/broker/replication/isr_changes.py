@@ -52,7 +52,7 @@ class IsrChanges:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._write()), loop.create_task(self._look())]
+        self._tasks = [loop.create_task(self._write()), loop.create_task(self._review())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -64,7 +64,7 @@ class IsrChanges:
         self._proposals.want(replica.name)
         self._some.set()
 
-    async def _look(self) -> None:
+    async def _review(self) -> None:
         """Finds followers that have fallen behind, and proposals that are still open. A delay of this broker itself
         does not count as lag of the followers."""
         loop = asyncio.get_running_loop()
@@ -76,16 +76,16 @@ class IsrChanges:
             try:
                 if self._roles.has_news():
                     self._roles.refresh_soon()
-            except Exception as error:  # the followers are looked at all the same
+            except Exception as error:  # the followers are reviewed all the same
                 log.exception("checking for offline logs failed, retrying: %s", describe_error(error))
             for replica in self._partitions:
-                self._look_at(replica)
+                self._review_replica(replica)
 
-    def _look_at(self, replica: Replica) -> None:
+    def _review_replica(self, replica: Replica) -> None:
         try:
-            if self._proposals.look(replica, monotonic_ms(), self._lateness_ms):
+            if self._proposals.review(replica, monotonic_ms(), self._lateness_ms):
                 self._some.set()
-        except Exception as error:  # the others are looked at, or none of their dead followers would leave an ISR again
+        except Exception as error:  # the others are reviewed, or none of their dead followers would leave an ISR
             log.exception("%s: checking the followers failed, retrying: %s", replica.name, describe_error(error))
 
     async def _write(self) -> None:
@@ -94,7 +94,7 @@ class IsrChanges:
             await self._some.wait()
             due = loop.time() + GATHERING_S
             await asyncio.sleep(GATHERING_S)
-            # After this broker has stood still this may run before `_look`, which would have noticed it.
+            # After this broker has stood still this may run before `_review`, which would have noticed it.
             self._lateness_ms = max(self._lateness_ms, (loop.time() - due) * 1000)
             self._some.clear()
             try:

@@ -27,7 +27,7 @@ class LeadingReplica(Protocol):
 
     def refresh(self) -> None: ...
 
-    def look_at_followers(self) -> None: ...
+    def review_followers(self) -> None: ...
 
 
 R = TypeVar("R", bound=LeadingReplica)
@@ -67,10 +67,10 @@ class IsrProposals(Generic[R]):
     def some(self) -> bool:
         return bool(self._wanted)
 
-    def look(self, replica: R, now_ms: float, lateness_ms: float) -> bool:
+    def review(self, replica: R, now_ms: float, lateness_ms: float) -> bool:
         """Finds followers that have fallen behind, and proposals that are still open; returns True if the
         partition's ISR should change. `lateness_ms` is the delay of this broker itself."""
-        replica.look_at_followers()
+        replica.review_followers()
         leader = replica.leader
         wants = leader is not None and leader.wants_change(self._roles.image.registrations, now_ms, lateness_ms)
         if wants:

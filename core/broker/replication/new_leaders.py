@@ -153,7 +153,7 @@ class NewLeaders:
                     await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
                     attempt += 1
         finally:
-            del self._asking[leader]  # at once after the last look: who asks from here on starts another task
+            del self._asking[leader]  # at once after the last check: later calls start another task
             self._wake()
             if connection is not None:
                 connection.close()

@@ -68,7 +68,7 @@ class DelayedDelete:
         self.live = live
         self.done = done
 
-    def look(self, leader: PartitionLeader | None) -> bool:
+    def try_complete(self, leader: PartitionLeader | None) -> bool:
         """Completes the request if its wait is over; returns whether it is."""
         if self.done.done():
             return True
@@ -169,9 +169,9 @@ class Replica:
         """Takes the role that the metadata give. Waiting Produce requests fail if it no longer leads."""
         self.partition.reconfigure(replicas, settings)
         self._fail(self.partition.on_metadata(state, version, own, monotonic_ms()))
-        self.look_at_followers()
+        self.review_followers()
 
-    def look_at_followers(self) -> None:
+    def review_followers(self) -> None:
         """Evaluates the ends of followers again at their next fetches, if not all replicas are in sync, or if the
         log start has moved since the last call.
 
@@ -201,7 +201,7 @@ class Replica:
         self.refresh()
         if self.leader_epoch != led:
             for waiting in self._deletes:
-                waiting.look(None)
+                waiting.try_complete(None)
             self._uncommitted.clear()
             self.wake_all()
             for wait in self._followers.values():
@@ -215,7 +215,8 @@ class Replica:
             self.leader_epoch = epoch
             self.is_new_leader = epoch > 0 and len(self.replicas) > 1  # no broker led before the first epoch, 0
             self._new_until = self._loop.time() + EARLIER_S
-        # Beside followers, a log that shows flushed records only commits by its flush: its flushed end counts (R2).
+        # Beside followers, a log that shows flushed records only commits by its flush: its flushed end counts
+        # (docs/replication.md, R2).
         held_back = self.log.flushes and len(self.replicas) > 1
         self.commits_alone = leader is not None and leader.commits_alone and not held_back
         if leader is not None:
@@ -310,7 +311,7 @@ class Replica:
         """
         leader = self.partition.leader
         waiting = DelayedDelete(offset, live, self._loop.create_future())
-        if waiting.look(leader if self.leader_epoch == leader_epoch else None):
+        if waiting.try_complete(leader if self.leader_epoch == leader_epoch else None):
             return waiting.done.result()
         self._deletes.append(waiting)
         for wait in self._followers.values():
@@ -325,11 +326,11 @@ class Replica:
             if waiting in self._deletes:
                 self._deletes.remove(waiting)
 
-    def look_at_deletes(self) -> None:
+    def complete_deletes(self) -> None:
         """Completes the DeleteRecords requests whose wait is over, after a follower has fetched."""
         if self._deletes:
             leader = self.partition.leader
-            self._deletes = [waiting for waiting in self._deletes if not waiting.look(leader)]
+            self._deletes = [waiting for waiting in self._deletes if not waiting.try_complete(leader)]
 
     def _expire_at(self, deadline: float) -> None:
         """Sets the one timer for all waiting requests, since few of them ever expire."""
@@ -348,7 +349,7 @@ class Replica:
     def complete(self) -> None:
         """Answers the requests that wait for the high watermark, if it has moved."""
         if self._deletes:
-            self.look_at_deletes()
+            self.complete_deletes()
         high_watermark = self.log.high_watermark
         done, error = self.partition.take_committed()
         for waiter in done:

@@ -72,7 +72,7 @@ class RoleChanges:
         """True while a refresh scheduled by `refresh_soon` has not started."""
         self._retry: asyncio.TimerHandle | None = None
         self._room_found = False
-        """True from `has_room_again` to the refresh that it schedules."""
+        """True from `has_space_again` to the refresh that it schedules."""
 
     def changed(self, _: ClusterImage) -> None:
         """Called with a new image: schedules its application."""
@@ -99,7 +99,7 @@ class RoleChanges:
             if self._roles.unfinished and not self._stopped:  # what was not reached has no role until then
                 self._refresh_later()
 
-    def has_room_again(self) -> None:
+    def has_space_again(self) -> None:
         """Tries again to serve the partitions whose files could not be written, and to configure their logs. Waits
         until an image that is being applied is finished."""
         self._room_found = True

@@ -107,7 +107,7 @@ class HostedReplica(Protocol):
 
     def refresh(self) -> None: ...
 
-    def look_at_deletes(self) -> None: ...
+    def complete_deletes(self) -> None: ...
 
 
 R = TypeVar("R", bound=HostedReplica)
@@ -337,7 +337,7 @@ class Roles(Generic[R]):
             yield InCluster(self._member.skip_used_producer_ids())
             self._take_all(former_mirrors)
         for replica in self._host.led():
-            replica.look_at_deletes()  # a follower may be live no more
+            replica.complete_deletes()  # a follower may be live no more
             if replica.leader is not None and replica.leader.has_proposals and replica.name in self._taken:
                 replica.leader.at_version(image.version)  # an open proposal may have been refuted
                 replica.refresh()

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 WAIT_S: Final = 15.0
 """Seconds for which a request waits for the registration to be checked; then its connection is closed."""
-_LOOKS: Final = 12  # checks in a session time-out
-_LEAST_LOOK_S: Final = 0.05
+_CHECKS: Final = 12  # checks in a session time-out
+_LEAST_CHECK_S: Final = 0.05
 _RETRY_S: Final = 0.1
 _SECOND_NS: Final = 1_000_000_000
 
@@ -46,9 +46,9 @@ class Lease:
     ) -> None:
         self._confirm = confirm
         self._clock_ns = clock_ns
-        self._look_s = max(session_timeout_s / _LOOKS, _LEAST_LOOK_S)
+        self._check_s = max(session_timeout_s / _CHECKS, _LEAST_CHECK_S)
         self._timeout_ns = int(session_timeout_s * _SECOND_NS)
-        self._standstill_ns = max(self._timeout_ns // 3, int(2 * self._look_s * _SECOND_NS))
+        self._standstill_ns = max(self._timeout_ns // 3, int(2 * self._check_s * _SECOND_NS))
         self._connected = True
         self._expiries = 0
         self._epoch = -1
@@ -119,7 +119,7 @@ class Lease:
                 self._move(max(self.deadline_ns, now + stand), expiries)
             self._wake.clear()
             try:
-                async with asyncio.timeout(self._look_s):
+                async with asyncio.timeout(self._check_s):
                     await self._wake.wait()
             except TimeoutError:
                 continue

@@ -14,7 +14,7 @@ from ...interfaces.coordination import SessionEvent
 
 
 class SessionContact:
-    """`event` and `heard` may be called on any thread; call `look` several times in a third of the time-out."""
+    """`event` and `heard` may be called on any thread; call `tick` several times in a third of the time-out."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class SessionContact:
         return self._event is SessionEvent.EXPIRED
 
     @property
-    def away(self) -> bool:
+    def unavailable(self) -> bool:
         """True if the coordination does not answer now; the session may be alive."""
         return self._event is SessionEvent.SUSPENDED
 
@@ -46,9 +46,9 @@ class SessionContact:
         self._event = event
         if event is SessionEvent.CONNECTED:
             self._looked = self._clock()
-            self.look()
+            self.tick()
 
-    def look(self) -> None:
+    def tick(self) -> None:
         now = self._clock()
         third_s = self._timeout_s / 3
         if self._event is SessionEvent.CONNECTED and now - self._looked <= third_s:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient, ConfigEntry
 
 _POLL_S: Final = 0.5
-_LOOKS: Final = 4
+_QUERIES: Final = 4
 """How many times the replicas are read at the end of the moves before a partition counts as not moved."""
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -121,8 +121,8 @@ def _not_moved(admin: ClusterAdmin, targets: Targets) -> list[TopicPartition]:
 
     It reads them several times: while the controller changes, another broker answers, which may be behind.
     """
-    for look in range(_LOOKS):
-        if look:
+    for attempt in range(_QUERIES):
+        if attempt:
             time.sleep(_POLL_S)
         topics = admin.view().topics
         there = {tp: topics[tp.topic].partitions.get(tp.partition) for tp in targets if tp.topic in topics}

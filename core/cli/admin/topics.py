@@ -231,7 +231,7 @@ def apply(
             say(f"{counted(len(differing), 'difference')}; a dry run: nothing was changed")
         else:
             left = f", {len(differing)} not made" if differing else ""
-            say(f"{counted(made, 'change')} made{left}" if made or left else "the cluster has what the file says")
+            say(f"{counted(made, 'change')} made{left}" if made or left else "the topics are as the file defines them")
     if any(change.why is not None for change in differing):
         raise typer.Exit(1)
     if differing:

@@ -33,7 +33,7 @@ from .resolve import STOPPED, resolve
 
 __all__ = ["app"]
 
-_NOT_COPIED: Final = (*STOPPED, NO_REPORT, "SOURCE_AWAY", "FAILED")
+_NOT_COPIED: Final = (*STOPPED, NO_REPORT, "SOURCE_UNREACHABLE", "FAILED")
 
 app = typer.Typer(add_completion=False, help="Follow topics of another cluster.", no_args_is_help=True)
 
@@ -152,7 +152,7 @@ def _findings(found: dict[str, Any]) -> Iterator[str]:
             )
         if row["reason"]:
             yield f"{name}: {row['reason']}"
-        elif row["status"] == "SOURCE_AWAY":
+        elif row["status"] == "SOURCE_UNREACHABLE":
             yield f"{name}: no broker of the source serves it now"
         if row["status"] == "SOURCE_REPLACED":
             yield f"{name}: the source's topic is another one: --take-new of `klamm mirror resolve` copies it"

@@ -238,7 +238,7 @@ class _Ends:
         say(f"mirror {self._link}: {counted(len(self._names), 'topic')} promoted")
 
     def _continue(self) -> None:
-        """Adds to the rows where the promotion has begun in the logs, and what is missing there. The last answer of the
+        """Adds to the rows where the promotion begins in the logs, and what is missing there. The last answer of the
         source may have been stored since the rows were read."""
         from ...cluster.image_reader import read_image
 

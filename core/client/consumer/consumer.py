@@ -374,7 +374,7 @@ class Consumer:
             self._delivery.come_back()
         self._commits.commit_all()
 
-    def tell_cuts(self) -> None:
+    def enable_cuts(self) -> None:
         """Enables `cuts`; call it before the first read. If a log is found to be cut below the position, no record
         of the partition is returned or committed by `commit()` until the application calls `cut_known`."""
         self._positions.tells_cuts = True

@@ -161,7 +161,7 @@ class Fetcher:
         """Returns when to look the leader up again, if the broker has not answered by then; `inf` if no Fetch is in
         flight. A partition that is not in the broker's present Fetch waits for it too, since it is in the next one."""
         since = state.asked_at
-        if since is None and state.wants_records and state.has_room and state.source in self._nodes:
+        if since is None and state.wants_records and state.has_space and state.source in self._nodes:
             since = self._nodes[state.source].busy_since
         return math.inf if since is None else max(since, state.looked_at) + self._overdue_s
 

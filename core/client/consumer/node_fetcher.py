@@ -132,7 +132,7 @@ class NodeFetcher(threading.Thread):
                 elif state.replica is not None and state.replica_until <= now:
                     state.lead_again()
                     self._positions.lock.notify_all()
-                elif not state.has_room:
+                elif not state.has_space:
                     wait_s = min(wait_s, HURRY_MS / 1000)
                 elif now - state.watched_at > UNWATCHED_S and state.watched_at < self._compared_since:
                     state.check = comparing = True

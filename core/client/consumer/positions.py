@@ -193,7 +193,7 @@ class TopicPartitionState:
         return bool(self.chunks) or self.ready is not None
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         return len(self.chunks) - self.reading < MAX_CHUNKS
 
     @property
@@ -257,7 +257,7 @@ class Positions:
         state = self.states.get(partition)
         return -1 if state is None else state.epoch
 
-    # What the application has in hand
+    # What the application is processing
 
     def hold(self, holder: object, partitions: Iterable[TopicPartition]) -> None:
         """Makes a revocation of these partitions wait until the holder comes back or releases them. Call it under the

@@ -122,7 +122,7 @@ class SinkRunner:
                 with self._calling("topic_ids"):
                     self._sink.topic_ids(self._ids)
             with Consumer(self._settings, listener=self._handover) as consumer:
-                consumer.tell_cuts()
+                consumer.enable_cuts()
                 try:
                     consumer.subscribe(self._options.topics)
                     complete = once and not targets

@@ -24,11 +24,11 @@ from .connection import Build, ClientConnection, ClientConnectionState, Decode, 
 
 @dataclass(frozen=True, slots=True)
 class AnswerWatch:
-    """`look` is called each time nothing has arrived for `every_s` seconds; an error that it raises ends the call
+    """`check` is called each time nothing has arrived for `every_s` seconds; an error that it raises ends the call
     and closes the connection."""
 
     every_s: float
-    look: Callable[[], None]
+    check: Callable[[], None]
 
 
 class BlockingConnection:
@@ -119,7 +119,7 @@ class BlockingConnection:
             try:
                 return self._read(pause)
             except TimeoutError:
-                watch.look()
+                watch.check()
         return self._read(deadline)
 
     def _read(self, deadline: float) -> list[Response]:

@@ -550,11 +550,11 @@ class Caller:
         *,
         timeout_s: float | None = None,
         max_version: int | None = None,
-        look_s: float | None = None,
+        check_s: float | None = None,
     ) -> Any:
         """Returns the coordinator's answer in which no code of `errors(message)` is set. Codes that mean "another
         coordinator" or "not yet" are retried, with the delays of a fail-over; any other raises `BrokerError`.
-        `look_s`, for an answer that may be late on purpose: the interval in seconds at which the broker is asked
+        `check_s`, for an answer that may be late on purpose: the interval in seconds at which the broker is asked
         whether it still coordinates the group; if it does not answer, others are asked."""
         retries = self._retries(timeout_s)
         failing_over = self._retries(timeout_s, self.network.fail_over)
@@ -562,7 +562,7 @@ class Caller:
             try:
                 node_id = self.coordinator(group, timeout_s=retries.left_s)
                 check = partial(self._check_coordinator, group, node_id)
-                watch = None if look_s is None else AnswerWatch(look_s, check)
+                watch = None if check_s is None else AnswerWatch(check_s, check)
                 message = self.call(
                     api,
                     node_id,

@@ -177,7 +177,7 @@ class RecordFuture(Future[RecordMetadata]):
     def _callbacks(self) -> list[Callable[[Future[RecordMetadata]], object]]:
         return self._watched("_klamm_callbacks")
 
-    # What concurrent.futures' own functions (wait, as_completed, Future.cancel) look at.
+    # What concurrent.futures' own functions (wait, as_completed, Future.cancel) read.
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # an attribute of Future

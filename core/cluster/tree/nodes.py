@@ -40,7 +40,7 @@ class NodeData(BaseModel):
     @classmethod
     def decode(cls, path: str, data: bytes) -> Self:
         """Raises `CoordinationError` with the path if the data is not valid for this class. The newest small results
-        are kept: what every read of the image has (the controller, the features) is mostly the same as before."""
+        are kept: what every read of the image has (such as the controller) is mostly the same as before."""
         try:
             if len(data) <= _SMALL:
                 return cls._decode_small(data)

@@ -61,7 +61,7 @@ class MirrorConfig(Section):
     groups_regex: Pattern = key("", "a pattern of the groups whose committed offsets are copied; empty: of none")
     groups_interval_ms: Long = key(5000, "milliseconds between two copies of the groups' offsets", ge=100)
     metadata_interval_ms: Long = key(
-        10_000, "milliseconds between two looks at the source's topics, partitions and configurations", ge=100
+        10_000, "milliseconds between two checks of the source's topics, partitions and configurations", ge=100
     )
     configs: Annotated[Names, AfterValidator(_topic_configs)] = key(
         (

@@ -20,7 +20,7 @@ PROTOCOL_TYPE = "consumer"
 class CoordinatorClient(Protocol):
     """The part of a client that a member uses; `klamm.core.client.cluster_client.ClusterClient` implements it.
     Blocking and thread-safe. Retriable errors, such as a moved or loading coordinator, are retried within
-    `timeout_s`; others raise `BrokerError`. After each `look_s` seconds without an answer the client checks whether
+    `timeout_s`; others raise `BrokerError`. After each `check_s` seconds without an answer the client checks whether
     the coordinator has moved."""
 
     def call_coordinator(
@@ -31,7 +31,7 @@ class CoordinatorClient(Protocol):
         errors: Callable[[Any], Iterable[ErrorCode]],
         *,
         timeout_s: float | None = None,
-        look_s: float | None = None,
+        check_s: float | None = None,
     ) -> Any: ...
 
     def commit_offsets(
@@ -143,7 +143,7 @@ class ClassicCalls:
         settings = self._settings
         timeout_s = settings.max_poll_interval_s + settings.request_timeout_s
         return self._client.call_coordinator(
-            settings.group, api, build, errors, timeout_s=timeout_s, look_s=settings.heartbeat_s
+            settings.group, api, build, errors, timeout_s=timeout_s, check_s=settings.heartbeat_s
         )
 
     def heartbeat(self, member_id: str, generation: int) -> None:

@@ -111,7 +111,7 @@ class MissingLogs:
         with storage(f"cannot read {path}"):
             return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
 
-    def look(self, ends: Mapping[TopicPartition, int]) -> None:
+    def find(self, ends: Mapping[TopicPartition, int]) -> None:
         """Finds the lost partitions. `ends`: the end offsets in the checkpoints."""
         moved = self._moved()
         written = {tp: end for tp, end in ends.items() if end > 0}

@@ -282,7 +282,7 @@ class Segment:
         while end < most and pieces[end].end - start <= _MOST_WRITTEN:
             piece = pieces[end]
             size = piece.start - start + max(piece.first_size, room)
-            if not self.has_room(size, last_offset, piece.first_max_timestamp, now_ms):
+            if not self.has_space(size, last_offset, piece.first_max_timestamp, now_ms):
                 break
             end += 1
         return end - at
@@ -331,7 +331,7 @@ class Segment:
             )  # fmt: skip
         raise failed from error
 
-    def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+    def has_space(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """True if a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""
         if not self._size:
             return True
@@ -358,7 +358,7 @@ class Segment:
         return now_ms - self._created_ms
 
     def fill_level(self, timestamp_ms: int, now_ms: int) -> str:
-        """Returns a phrase for a log line with the value and the limit of each rule in `has_room`."""
+        """Returns a phrase for a log line with the value and the limit of each rule in `has_space`."""
         config, age_ms = self._config, self._age_ms(timestamp_ms, now_ms)
         return (
             f"has {self._size} bytes (segment.bytes={config.segment_bytes}), "

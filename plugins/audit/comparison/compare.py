@@ -96,7 +96,7 @@ class TopicAudit:
     `settled`: the valid settlements; `closed`: the problems that they close. `topic_ids`: the ids that the name has
     had; more than one when the topic was deleted and created again. `expected`: the tiers that hold watermark, gate and
     exit status; `ended`: tiers and lakes that are not compared any more. `left_out_ms`: windows that begin before are
-    left out (rules R2, R5, R22)."""
+    left out (docs/audit.md, R2, R5, R22)."""
 
     topic: str
     window_ms: int

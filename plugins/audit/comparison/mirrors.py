@@ -1,5 +1,5 @@
-"""A mirror's events and logs by the topic ids of its source (rule R24), and what it lacks for good in words. Pure: no
-I/O, no clock."""
+"""A mirror's events and logs by the topic ids of its source (docs/audit.md, R24), and what it lacks for good in words.
+Pure: no I/O, no clock."""
 
 from __future__ import annotations
 

@@ -158,8 +158,8 @@ def _notes(audit: TopicAudit) -> list[str]:
 
 
 def remarks(audit: TopicAudit) -> list[str]:
-    """Returns what is compared and holds nothing, what is not compared any more, and what is left out (rules R2, R5, R6
-    and R22)."""
+    """Returns what is compared and holds nothing, what is not compared any more, and what is left out (docs/audit.md,
+    R2, R5, R6 and R22)."""
     found = []
     for tier in audit.tiers:
         if tier not in audit.expected:

@@ -750,7 +750,7 @@ class Problems:
         former = former_ids(counts, [*self._ids])
         held = {} if self._broker is None else self._broker.by_place
         windows = frozenset(start for place, of in held.items() if place.topic_id in former for start in of)
-        text = "the topic was created again before the group's first event that is left; it may have begun before"
+        text = "the topic was created again before the group's first event that is left; it may have started before"
         yield from self._problem(Kind.GAP, counts.tier, text, windows)
 
     def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
@@ -883,7 +883,7 @@ class Problems:
             assert right is not None
             if right.from_offset == (least if left is None else left.from_offset + 1):
                 continue
-            windows |= self._windows_told_between(None if left is None else left.seen_ms, right.seen_ms)
+            windows |= self._windows_between(None if left is None else left.seen_ms, right.seen_ms)
             windows |= self._of(right) | (frozenset() if left is None else self._of(left))
         yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(windows | self._surplus(life)))
 
@@ -913,9 +913,9 @@ class Problems:
         ahead_ms = life.ahead_ms if abs(life.ahead_ms) > late else 0
         since_ms = last.seen_ms + min(ahead_ms, 0)
         until_ms = last.seen_ms + PATIENCE * last.interval_ms + max(ahead_ms, 0)
-        return self._windows_told_between(since_ms, until_ms) | life.told_since(last.seen_ms - late, self._window_ms)
+        return self._windows_between(since_ms, until_ms) | life.windows_since(last.seen_ms - late, self._window_ms)
 
-    def _windows_told_between(self, since_ms: int | None, until_ms: int) -> set[int]:
+    def _windows_between(self, since_ms: int | None, until_ms: int) -> set[int]:
         """Returns the windows in which a record sent in that time may lie, by the allowed lateness."""
         late, length = self._lateness_ms, self._window_ms
         return {
@@ -996,7 +996,7 @@ def horizon(found: Mapping[TierKey, TierCounts], now_ms: int, lateness_ms: int, 
     live = [life for life in found[PRODUCERS].lives if life.live]
     sent_ms = (life.last.seen_ms + min(life.ahead_ms, 0) for life in live)
     uncounted_ms = min(counts.uncounted_ms for counts in found.values())
-    held: frozenset[int] = frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in live))
+    held: frozenset[int] = frozenset().union(*(life.windows_since(now_ms - lateness_ms, window_ms) for life in live))
     return Horizon(min(min([now_ms, *sent_ms]) - lateness_ms, uncounted_ms), held)
 
 

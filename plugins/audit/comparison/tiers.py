@@ -46,7 +46,7 @@ class State(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """True if the count holds neither the watermark nor a gate (rule R20)."""
+        """True if the count holds neither the watermark nor a gate (docs/audit.md, R20)."""
         return self in (State.COMPLETE, State.NOT_COMPARED, State.SETTLED)
 
 
@@ -213,7 +213,7 @@ class ProducerLife:
     def live(self) -> bool:
         return not self.killed and not self.last.final
 
-    def told_since(self, since_ms: int, window_ms: int) -> set[int]:
+    def windows_since(self, since_ms: int, window_ms: int) -> set[int]:
         """Returns the windows of its events from then on."""
         return {
             wide(window.start_ms, window_ms)

@@ -28,7 +28,7 @@ PARTITIONS = 6
 """The number of partitions, as in `klamm.yaml`."""
 VICTIM_LEADS = 0
 """The partition whose leader is killed."""
-_LOOK_S = 0.01
+_POLL_S = 0.01
 
 
 class Killed(NamedTuple):
@@ -74,7 +74,7 @@ class Brokers:
             if time.monotonic() > deadline:
                 raise DemoError(f"partitions {self.killed.led} had no new leader within {FAIL_OVER_S:g} s")
             self.check()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def start_again(self) -> None:
         """Starts the killed broker again, and returns at once."""

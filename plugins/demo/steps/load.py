@@ -66,10 +66,10 @@ class PeriodicLoad:
 
     def has_died(self) -> bool:
         """Returns True if it was ended by kill -9; raises `DemoError` if a run failed, or it has ended otherwise."""
-        self.look()
+        self.take_runs()
         return self._child.process.poll() == -signal.SIGKILL
 
-    def look(self) -> list[Run]:
+    def take_runs(self) -> list[Run]:
         """Returns the runs that ended since the last call; raises `DemoError` if one failed, or the process ended by
         itself.
         """

@@ -257,13 +257,13 @@ def test_the_first_failure_and_the_names_are_noted(tmp_path: Path) -> None:
 
 def test_room_is_found_out_by_writing(tmp_path: Path) -> None:
     space = DiskSpace(tmp_path)
-    assert space.has_room()
+    assert space.has_space()
     fill_up("files.write")
-    assert not space.has_room()
+    assert not space.has_space()
     fill_up("files.rename")
-    assert not space.has_room()
+    assert not space.has_space()
     assert list(tmp_path.iterdir()) == []
-    assert not DiskSpace(tmp_path / "away").has_room()
+    assert not DiskSpace(tmp_path / "away").has_space()
 
 
 def test_maintenance_of_a_full_disk_is_quiet_after_its_first_line(

@@ -48,7 +48,7 @@ def test_each_run_is_told_once(workspace: Workspace) -> None:
         first, second = loading.runs
         assert (first.status, first.load, first.to_s - first.from_s) == ("loaded", 1, 2.25)
         assert (second.status, second.load) == ("empty", None)
-        assert loading.look() == []
+        assert loading.take_runs() == []
         assert not loading.has_died()
         loading.stop()
         with pytest.raises(DemoError, match="load ended with status -15"):
@@ -69,7 +69,7 @@ def test_a_run_that_failed_ends_the_demo(workspace: Workspace) -> None:
     with Processes(workspace.logs) as processes:
         loading = job(processes, said(None, status="failed", error="1 of 1 topics not loaded: flights"))
         with pytest.raises(DemoError, match="a run of load failed: 1 of 1 topics not loaded"):
-            until(loading.look)
+            until(loading.take_runs)
 
 
 def test_what_is_visible_is_read_from_the_lake(workspace: Workspace) -> None:

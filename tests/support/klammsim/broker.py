@@ -113,10 +113,10 @@ class SimReplica:
         for waiter in done if error is ErrorCode.none else ():
             self._world.acknowledge(self._broker, waiter.value, waiter.offset)
 
-    def look_at_deletes(self) -> None:
+    def complete_deletes(self) -> None:
         """No client deletes records."""
 
-    def look_at_followers(self) -> None:
+    def review_followers(self) -> None:
         """Every Fetch of a follower is taken."""
 
 
@@ -673,7 +673,7 @@ class SimBroker:
             self.send_fetch()
         self._lateness = lateness
         for replica in self.led():
-            if self.proposals.look(replica, world.now, lateness):
+            if self.proposals.review(replica, world.now, lateness):
                 self._write_soon()
         if chance() < 0.2:
             self.log.flush(world.random.randint(self.log.flushed_offset, self.log.log_end_offset))

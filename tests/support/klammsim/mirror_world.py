@@ -293,7 +293,7 @@ class World:
         if not broker.alive or mirror is None:
             return
         if self.source.away:
-            mirror.source_is_away()
+            mirror.source_unavailable()
             return
         if mirror.stopped and self.cluster.decision is not None and mirror.accept(self.cluster.decision):
             self.note(f"decided: {self.cluster.decision.status.value}")

@@ -80,7 +80,7 @@ def _not_refused(_: PartitionLeader, __: ReplicaFetch) -> None:
 def _propose_and_believe(leader: PartitionLeader, proposal: IsrProposal) -> None:
     _propose(leader, proposal)
     leader.state = proposal.state
-    leader._look_at_isr()
+    leader._cache_isr()
 
 
 def _advance_whatever_the_isr(leader: PartitionLeader) -> bool:
@@ -448,7 +448,7 @@ MUTATIONS: Final = {
         ),
         Mutation(
             "stored-isr", "R2", "the high watermark is that of the stored ISR, not the maximal one",
-            ((PartitionLeader, "_look_at_isr", _look_at_the_stored_isr),),
+            ((PartitionLeader, "_cache_isr", _look_at_the_stored_isr),),
         ),
         Mutation(
             "fetch-epoch-unchecked", "R3", "the leader counts a Fetch of another leader epoch",

@@ -322,16 +322,16 @@ def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(clu
     run(test())
 
 
-def expired_is_away(patch: pytest.MonkeyPatch) -> None:
+def expired_is_unavailable(patch: pytest.MonkeyPatch) -> None:
     """As it was: a coordinator whose session is over goes on as one whose coordination does not answer."""
     patch.setattr(SessionContact, "expired", property(lambda _: False))
-    patch.setattr(SessionContact, "away", property(lambda contact: contact._event is not SessionEvent.CONNECTED))
+    patch.setattr(SessionContact, "unavailable", property(lambda contact: contact._event is not SessionEvent.CONNECTED))
     patch.setattr(SessionContact, "certain", property(lambda _: True))
     patch.setattr(PartitionLog, "_check_may_lead", lambda *_: None)
     patch.setitem(globals(), "incarnation_of", lambda broker_id, _: str(broker_id))  # it counts as registered
 
 
-@guarantee("B8", "a coordinator that knows its session to be over stores nothing", plant=expired_is_away)
+@guarantee("B8", "a coordinator that knows its session to be over stores nothing", plant=expired_is_unavailable)
 @BOTH
 def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, plugin: str) -> None:
     async def test() -> None:
@@ -535,7 +535,7 @@ def test_sessions_begin_when_the_load_has_ended(cluster: Cluster, plugin: str, m
             members = {group: await stable_member(service, group) for group in ("g", "h")}
             monkeypatch.setattr(GroupLocks, "acquire", slowly)
             cluster.depose(5)
-            service._runtime.look()
+            service._runtime.refresh()
             cluster.lead(5)
             await once_coordinated(service)
             assert sorted(loaded) == ["g", "h"]
@@ -578,7 +578,7 @@ def test_sessions_end_after_a_tick_has_failed(
     async def test() -> None:
         async with coordinator(cluster, 5, clock=lambda: now[0]) as service:
             member = await stable_member(service)
-            monkeypatch.setattr(CoordinatorRuntime, "look", failing)
+            monkeypatch.setattr(CoordinatorRuntime, "refresh", failing)
             while failures:
                 await asyncio.sleep(0.01)
             now[0] += 61.0
@@ -609,15 +609,15 @@ def test_the_locks_of_a_load_that_is_over_are_released(cluster: Cluster, monkeyp
         async with coordinator(cluster, 5) as service:
             members = {group: await stable_member(service, group) for group in ("g", "h")}
             cluster.depose(5)
-            service._runtime.look()
+            service._runtime.refresh()
             with monkeypatch.context() as patch:
                 patch.setattr(GroupLocks, "acquire", first_only)
                 cluster.lead(5)
-                service._runtime.look()
+                service._runtime.refresh()
                 while not acquired:
                     await asyncio.sleep(0.01)
                 cluster.depose(5)
-                service._runtime.look()
+                service._runtime.refresh()
                 released = lambda: active_protocol(cluster.own, acquired[0]) is None  # noqa: E731
                 await asyncio.to_thread(eventually, released, "the lock is released")
             cluster.lead(5)

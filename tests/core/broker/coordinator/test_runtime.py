@@ -164,7 +164,7 @@ def test_a_load_that_failed_is_repeated(tmp_path: Path, caplog: pytest.LogCaptur
             made.produce("a")
             while made.runtime.refusal("k") is not None:
                 await asyncio.sleep(0.01)
-                made.runtime.look()
+                made.runtime.refresh()
             assert [shard.loaded for shard in made.made] == [None, None, {"a": 1}]
 
     run(test())
@@ -176,7 +176,7 @@ def test_a_load_that_failed_is_repeated(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_decision_is_made_again_when_another_append_comes_first(tmp_path: Path) -> None:
     async def test() -> None:
         with broker(tmp_path) as made:
-            shard = await (made.runtime.look() or made.shard())
+            shard = await (made.runtime.refresh() or made.shard())
             others = ["other", "mine"]
 
             def overtaken() -> None:

@@ -372,7 +372,7 @@ def test_a_partition_without_a_leader_at_the_source_stops_no_other_of_its_topic(
         rows = json.loads(world.run("status", "split", "--json")[0])["partitions"]
         return [(row["status"], row["end"]) for row in rows]
 
-    eventually(lambda: states() == [("FOLLOWING", 1), ("SOURCE_AWAY", 0)], "the other partition is copied")
+    eventually(lambda: states() == [("FOLLOWING", 1), ("SOURCE_UNREACHABLE", 0)], "the other partition is copied")
     odd.led[unled].leader = 1
     world.is_well("split")
 
@@ -577,7 +577,7 @@ def test_what_is_about_to_be_cut_is_copied_once(tmp_path: Path, world: World) ->
         for _ in range(3):
             with pytest.raises(CoordinationUnavailableError):
                 fetches._set_aside(replica, 0)
-        away.is_away = False
+        away.is_unavailable = False
         fetches._set_aside(replica, 0)
         (cut,) = read_topics(coordination, "berlin")[log.tp.topic].cuts
         coordination.delete(path)
@@ -585,14 +585,14 @@ def test_what_is_about_to_be_cut_is_copied_once(tmp_path: Path, world: World) ->
 
 
 class Away:
-    """A coordination that cannot be reached while `is_away`."""
+    """A coordination that cannot be reached while `is_unavailable`."""
 
     def __init__(self, inner: Coordination) -> None:
         self._inner = inner
-        self.is_away = True
+        self.is_unavailable = True
 
     def __getattr__(self, name: str) -> Any:
-        if self.is_away:
+        if self.is_unavailable:
             raise CoordinationUnavailableError("away")
         return getattr(self._inner, name)
 

@@ -127,20 +127,20 @@ def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
     connection.pause_writing()
     assert bench.connections.memory.tight
     assert +bench.connections.metrics.held_up == {"queued.max.response.bytes": 1}
-    assert bench.connections.memory.room() == LEAST_ROOM
+    assert bench.connections.memory.response_limit() == LEAST_ROOM
     assert bench.sweep(connection, 1, tight=True) is None
     assert bench.sweep(connection, 12, tight=True) == "reads nothing"
 
 
 def test_responses_have_less_room_the_more_waits() -> None:
     bench = Bench()
-    assert bench.connections.memory.room() == 250 * KIB
+    assert bench.connections.memory.response_limit() == 250 * KIB
     connection, wire = bench.connect()
     wire.unsent = 600 * KIB
     connection.pause_writing()
-    assert bench.connections.memory.room() == 100 * KIB
+    assert bench.connections.memory.response_limit() == 100 * KIB
     connection.resume_writing()
-    assert bench.connections.memory.room() == 250 * KIB
+    assert bench.connections.memory.response_limit() == 250 * KIB
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -233,7 +233,7 @@ def test_room_is_taken_while_a_response_is_made() -> None:
     memory.give_back(one)
     memory.give_back(other)
     memory.give_back(other)
-    assert memory.room() == 250 * KIB
+    assert memory.response_limit() == 250 * KIB
 
 
 def test_room_is_given_back_with_the_answer_and_with_the_connection() -> None:
@@ -370,7 +370,7 @@ def test_freed_memory_goes_back_once_it_is_calm(monkeypatch: pytest.MonkeyPatch)
 
     async def sweeps(freed: int) -> int:
         memory.unread += freed
-        memory.responses_gone(freed)
+        memory.responses_released(freed)
         await bench.connections._trim()
         return len(trimmed)
 

@@ -133,10 +133,10 @@ def test_a_follower_of_an_idle_partition_learns_that_records_were_deleted(tmp_pa
         assert answer.log_start_offset == 0
         assert await leader.fetch(3, changed=False) == {}, "nothing has changed"
         leader.log.delete_records_before(2)
-        leader.replica.look_at_followers()
+        leader.replica.review_followers()
         (answer,) = (await leader.fetch(3, changed=False)).values()
         assert answer.log_start_offset == 2
-        leader.replica.look_at_followers()
+        leader.replica.review_followers()
         assert await leader.fetch(3, changed=False) == {}, "it is told once"
 
     with_leader(tmp_path, script)

@@ -64,7 +64,7 @@ class Room(DiskSpace):
         self.room = False
         self.probes = 0
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         self.probes += 1
         return self.room
 
@@ -75,7 +75,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(space: Room, cluster: OthersTold, check: Callable[[list[str]], Any]) -> None:
-    """Runs `check`, a coroutine function, beside a `FullDisk`; its argument grows with each call of `on_room`."""
+    """Runs `check`, a coroutine function, beside a `FullDisk`; its argument grows with each call of `on_space`."""
 
     async def main() -> None:
         again: list[str] = []

@@ -84,7 +84,7 @@ def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[tuple[TopicPartition, tuple[int, ...]]] = []
-    look = Replica.look_at_followers
+    look = Replica.review_followers
 
     def propose(proposals: Sequence[tuple[Any, Any]]) -> list[ProposalOutcome]:
         dropped.extend((tp, proposal.state.isr) for tp, proposal in proposals)
@@ -113,7 +113,7 @@ def test_a_look_at_a_partition_that_fails_keeps_none_from_the_others(
         )  # fmt: skip
         cluster, workers = cast(Any, SimpleNamespace(propose=propose)), cast(Any, AtOnce())
         changes = IsrChanges(cluster, partitions, cast(Any, roles), workers, metrics, lambda: LAG_MS)
-        monkeypatch.setattr(Replica, "look_at_followers", failing)
+        monkeypatch.setattr(Replica, "review_followers", failing)
         changes.start()
         while not dropped:
             await asyncio.sleep(0.01)

@@ -118,7 +118,7 @@ def test_room_that_is_found_while_an_image_is_applied_is_used_afterwards(
         if refused and full:
             full = False
             told = threading.Event()
-            roles._loop.call_soon_threadsafe(lambda: (roles.has_room_again(), told.set()))
+            roles._loop.call_soon_threadsafe(lambda: (roles.has_space_again(), told.set()))
             assert told.wait(10)
         return settled
 

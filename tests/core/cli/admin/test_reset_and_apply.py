@@ -397,7 +397,7 @@ def test_apply(klamm: Klamm, client: ClusterClient, brokers: BrokerCluster, tmp_
     assert [configs[key].value for key in ("segment.bytes", "flush.ms")] == ["16777216", "1000"]
     assert client.describe_configs("made", node_id=controller)["retention.ms"].value == "604800000"
     again = topics("apply", "made", "same")
-    assert (again.status, again.out) == (0, "the cluster has what the file says\n")
+    assert (again.status, again.out) == (0, "the topics are as the file defines them\n")
     assert differences(topics("apply", "grown", "--dry-run", "--json")) == [left]
     # what cannot be done, beside what can
     applied = topics("apply", "--json")

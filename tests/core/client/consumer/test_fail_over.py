@@ -289,7 +289,7 @@ def test_a_partition_whose_buffer_was_full_is_read_on_beside_an_idle_one(
         seen: list[bytes] = []
         while len(seen) < 8:
             # More than `UNWATCHED_S` without a fetch of it, unless all is fetched; more time does no harm.
-            eventually(lambda: not state.has_room or state.fetch_from == 8, "its buffer is full")
+            eventually(lambda: not state.has_space or state.fetch_from == 8, "its buffer is full")
             time.sleep(0.1)
             seen += values(consumer, 1)
         assert seen == [b"%d" % number for number in range(8)]
