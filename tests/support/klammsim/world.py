@@ -150,7 +150,7 @@ class _Conversation(Generic[T]):
             kind = type(request)
             if kind in _READS:
                 if chance() < interleaved:
-                    world.at(world.delay(), partial(self._execute, request))
+                    world.at(world.delay(), partial(self._execute, request, world.restores))
                     return
                 answer, error = self._read(request)
             elif isinstance(request, Acquire):
@@ -169,7 +169,7 @@ class _Conversation(Generic[T]):
             elif isinstance(request, SetWatches):
                 answer, error = self._set_watches(request.paths)
             elif isinstance(request, Transact) or chance() < interleaved:
-                world.at(world.delay(), partial(self._execute, request))
+                world.at(world.delay(), partial(self._execute, request, world.restores))
                 return
             else:
                 answer, error = self._attempt(request)
@@ -216,7 +216,12 @@ class _Conversation(Generic[T]):
         except CoordinationError as error:
             return None, error
 
-    def _execute(self, request: Request) -> None:
+    def _execute(self, request: Request, restores: int) -> None:
+        """Carries out a request that was sent after so many restores. A server that was stopped has no requests of
+        processes that have ended; one that runs on may send what it decided before."""
+        broker = self._broker
+        if restores != self._world.restores and not (broker.up and broker.process == self._process):
+            return
         fate = self._world.fate(self._broker, request)
         if fate == "slow":
             self._world.at(SLOW, partial(self._carry_out_as, request, "answered"))
