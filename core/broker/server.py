@@ -443,7 +443,7 @@ class Broker:
             expected=_partitions_on(image, self._config.broker_id),
             accept_missing=self._accept_missing_logs,
             past=past,
-            accepted_data=_data_ids_of(image, self._config.broker_id),
+            known_data=_data_ids_of(image, self._config.broker_id),
         )
 
     async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:

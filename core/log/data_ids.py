@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,9 +24,9 @@ DATA_ID: Final = "data-id"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger(__name__)
 
-MOST_DATA_IDS: Final = 8
-"""The number of ids that are stored: the newest and its ancestors. A member of an ISR whose id is older counts as
-new."""
+LATEST_DATA_IDS: Final = 8
+"""The number of ids that are stored: the newest and its ancestors. Of older ones only those that a partition's state
+names are stored, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,27 @@ def place_of(directory: Path) -> str:
 
 
 def identity_at_start(
-    found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool, place: str = ""
+    found: DataIdentity | None,
+    boot_id: str,
+    new_id: Callable[[], str],
+    *,
+    recovery_cut: bool,
+    place: str = "",
+    named: Collection[str] = (),
 ) -> DataIdentity:
     """Returns the identity under which a starting broker registers; it must be on disk before the registration.
 
     `found` is None for a directory without one. `recovery_cut`: recovery has cut more than one unfinished last
-    write. `place`: the present result of `place_of`.
+    write. `place`: the present result of `place_of`. `named`: the data ids by which partition states know this broker's
+    replicas. These ancestors are kept, however old they are: a partition may have had no election since.
     """
     if found is None:
         return DataIdentity((new_id(),), boot_id, place=place)
     unflushed_lost = (found.boot_id != boot_id or not boot_id) and not found.clean
     if unflushed_lost or found.flush_failed or recovery_cut or is_copy(found, place):
-        return DataIdentity((new_id(), *found.data_ids)[:MOST_DATA_IDS], boot_id, place=place)
+        ids = (new_id(), *found.data_ids)
+        older = tuple(data_id for data_id in ids[LATEST_DATA_IDS:] if data_id in named)
+        return DataIdentity(ids[:LATEST_DATA_IDS] + older, boot_id, place=place)
     return DataIdentity(found.data_ids, boot_id, place=place)
 
 

@@ -133,14 +133,14 @@ class LogManager:
         expected: Collection[TopicPartition] = (),
         accept_missing: bool = False,
         past: KnownPast | None = None,
-        accepted_data: Collection[str] = (),
+        known_data: Collection[str] = (),
     ) -> None:
         """Locks the directory, checks `meta.properties` and opens every log; raises `StorageError` on failure.
 
         `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs are
-        lost may restart at offset 0. `accepted_data`: the data ids by which the cluster knows this broker's
-        replicas; if missing logs are accepted, or the directory was restored from a backup, they become ancestors of
-        the new one. `past`: the coordination's knowledge of this directory.
+        lost may restart at offset 0. `known_data`: the data ids by which the cluster knows this broker's replicas;
+        of those that are ancestors none is forgotten, and if missing logs are accepted, or the directory was restored
+        from a backup, all become ancestors of the new one. `past`: the coordination's knowledge of this directory.
 
         `elapsed`: a monotonic clock in ms; with it, setting `clock` deletes no records and makes no producer old.
         `on_visible` is called when more records of a partition become visible to consumers; it must not block.
@@ -172,7 +172,7 @@ class LogManager:
             self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
-            self._load(config_for, tuple(accepted_data), accept_missing=accept_missing)
+            self._load(config_for, tuple(known_data), accept_missing=accept_missing)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without checkpoints counts as emptied
         except BaseException:
@@ -238,6 +238,7 @@ class LogManager:
             lambda: uuid_text(uuid4()),
             recovery_cut=bool(cut) or self._missing.is_older or bool(self._missing.accepted),
             place=place,
+            named=known_data,
         )
         if found is not None and self._identity.data_ids != found.data_ids:
             why = f" (cut: {', '.join(cut[:5])})" if cut else " (it is a copy, perhaps an older one)" if copied else ""

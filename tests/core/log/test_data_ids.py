@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from klamm.core.log.data_ids import MOST_DATA_IDS, DataIdentity, identity_at_start
+from klamm.core.log.data_ids import LATEST_DATA_IDS, DataIdentity, identity_at_start
 from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
 
 
@@ -43,14 +43,17 @@ def test_a_copy_of_the_directory_gets_a_new_id() -> None:
     assert copy == DataIdentity(("new", "a"), "b1", place="3:4")
 
 
-def test_ancestors_are_bounded() -> None:
+@pytest.mark.parametrize(("named", "older"), [((), ()), (("7", "3", "another's"), ("7", "3"))])
+def test_the_latest_ancestors_are_kept_and_older_ones_that_a_state_names(
+    named: tuple[str, ...], older: tuple[str, ...]
+) -> None:
     numbers = count()
     identity = None
     for boot in range(20):
-        identity = identity_at_start(identity, f"b{boot}", lambda: str(next(numbers)), recovery_cut=False)
+        identity = identity_at_start(identity, f"b{boot}", lambda: str(next(numbers)), recovery_cut=False, named=named)
     assert identity is not None
-    assert len(identity.data_ids) == MOST_DATA_IDS
-    assert identity.data_ids[0] == "19"
+    latest = tuple(str(number) for number in range(19, 19 - LATEST_DATA_IDS, -1))
+    assert identity.data_ids == latest + older
 
 
 def test_standing_by_data() -> None:

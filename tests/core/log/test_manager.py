@@ -21,6 +21,7 @@ import pytest
 from klamm.core import faults
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import StorageError
+from klamm.core.log.data_ids import LATEST_DATA_IDS
 from klamm.core.log.errors import InvalidTopicNameError, LogClosedError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, LOCK, META, DirectoryLock, holder
 from klamm.core.log.manager import LogManager
@@ -529,3 +530,19 @@ def test_a_cut_is_not_forgotten_by_a_start_that_fails(tmp_path: Path, monkeypatc
     again = start(tmp_path)
     assert again.data_ids[1:] == before
     again.close()
+
+
+def test_a_data_id_that_a_state_names_stays_an_ancestor_however_often_the_power_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition's other replicas may be back later than that, and the replica would then not count as a member."""
+    named: tuple[str, ...] = ()
+    for boot in range(LATEST_DATA_IDS + 2):
+        monkeypatch.setattr("klamm.core.log.manager.kernel_boot_id", lambda boot=boot: f"boot {boot}")
+        manager = start(tmp_path, known_data=named)
+        manager.create(TP, TOPIC_ID, TopicConfig())
+        named = named or manager.data_ids
+        data_ids = manager.data_ids
+        manager.close(clean=False)
+    assert len(data_ids) == LATEST_DATA_IDS + 1
+    assert data_ids[-1:] == named

@@ -35,7 +35,7 @@ from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination, SimTree
 from .crashing_log import CrashingLog
-from .scene import SESSION_TIMEOUT, TICKS_PER_S, TP
+from .scene import SESSION_TIMEOUT, STATE_PATH, TICKS_PER_S, TP
 from .violation import LateBrokerError
 
 if TYPE_CHECKING:
@@ -262,6 +262,12 @@ class SimBroker:
         """Returns the newest data id if no data was lost since it was drawn."""
         return None if self._data_lost else self.identity.data_ids[0]
 
+    def _named_data_ids(self) -> Collection[str]:
+        """Returns the data ids by which the stored state knows this broker's replica."""
+        found = self.world.tree.find(STATE_PATH)
+        state = None if found is None else PartitionState.decode(STATE_PATH, found[0])
+        return () if state is None or self.id not in state.data_ids else (state.data_ids[self.id],)
+
     def act(self, process: int, action: Callable[[], None]) -> None:
         """Runs the action if that process still runs; defers it if the process is paused."""
         if not self.up or self.process != process:
@@ -281,7 +287,11 @@ class SimBroker:
         self.process += 1
         self._queue = []
         self.identity = data_ids.identity_at_start(
-            self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=self.log.recovery_cut_more
+            self.identity,
+            f"boot-{self.boot}",
+            self._draw_data_id,
+            recovery_cut=self.log.recovery_cut_more,
+            named=self._named_data_ids(),
         )
         self._data_lost = False
         self._start()

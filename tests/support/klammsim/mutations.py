@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -206,11 +206,17 @@ def _only_trusted_enter_the_elr(state: PartitionState, trusted: list[int], *rest
 
 
 def _keep_data_id(
-    found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool
+    found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool, named: Collection[str]
 ) -> DataIdentity:
     if found is None:
-        return identity_at_start(found, boot_id, new_id, recovery_cut=recovery_cut)
+        return identity_at_start(found, boot_id, new_id, recovery_cut=recovery_cut, named=named)
     return DataIdentity(found.data_ids, boot_id)
+
+
+def _keep_the_latest_data_ids(
+    found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool, named: Collection[str]
+) -> DataIdentity:
+    return identity_at_start(found, boot_id, new_id, recovery_cut=recovery_cut, named=())
 
 
 # -- Produce and the coordination --------------------------------------------------------------------------------
@@ -500,6 +506,10 @@ MUTATIONS: Final = {
         Mutation(
             "power-loss-keeps-data-id", "data id", "a start after a power loss keeps the data id",
             ((data_ids, "identity_at_start", _keep_data_id),),
+        ),
+        Mutation(
+            "old-data-id-forgotten", "data id", "a start keeps the latest data ids only, whatever the states name",
+            ((data_ids, "identity_at_start", _keep_the_latest_data_ids),),
         ),
         Mutation(
             "watermark-before-truncation", "R9", "a follower takes the watermark of a diverging answer, then truncates",

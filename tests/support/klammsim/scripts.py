@@ -20,6 +20,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.cluster.tree.nodes import RestoredNode
 from klamm.core.cluster.tree.steps import Steps, plain, run_steps
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Delete, Operation, Set
+from klamm.core.log.data_ids import LATEST_DATA_IDS
 from klamm.core.log.errors import FencedLeaderEpochError
 
 from .broker import SimBroker, Target
@@ -757,6 +758,21 @@ def report_of_the_dead() -> None:
     stage.finish()
 
 
+def old_data_id_forgotten() -> None:
+    """All lose their power, and broker 0 does so again and again before the others are back: each time its log
+    directory gets another data id, while the state names the first."""
+    stage = Stage()
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    for broker in stage.brokers:
+        broker.lose_power_flushed()
+        stage.end_session(broker)
+    for _ in range(LATEST_DATA_IDS):
+        stage.brokers[0].start()
+        stage.brokers[0].lose_power_flushed()
+    stage.finish()
+
+
 def _without_broker_0() -> tuple[Stage, TreeCopy]:
     """Broker 0 has died since the copy was made, and lacks a record that was committed by the others."""
     stage = Stage(min_insync_replicas=1, restorable=True)
@@ -855,6 +871,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         unclean_by_assignment,
         doubtful_leave_for_the_dead,
         report_of_the_dead,
+        old_data_id_forgotten,
     )
 }
 """The scripts, by the name of the mutation that each must catch."""
