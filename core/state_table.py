@@ -1,13 +1,12 @@
-"""State machines as data: a table of (state, event) → next state that the code executes and a docstring shows.
+"""State machines as data: a table of (state, event) → next state, written as text, that the code executes.
 
-A module that has a state machine declares one `StateTable`, moves through it with `StateTable.next`, and shows
-`render()` in its own docstring. `tests/core/test_state_tables.py` compares the two, so the documented table is the
-one that runs (as in h11).
+A module that has a state machine declares one `StateTable`, and moves through it with `StateTable.next`, so the table
+that is read is the one that runs (as in h11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -17,6 +16,7 @@ __all__ = ["IllegalTransitionError", "StateTable"]
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
+_COLUMNS = re.compile(r" {2,}")
 
 
 class IllegalTransitionError(KlammError):
@@ -24,13 +24,14 @@ class IllegalTransitionError(KlammError):
 
 
 class StateTable(Generic[S, E]):
-    """Immutable. `rows` are (state, event, next state) in the order in which they are shown, with the values of the
-    enums as words. `initial` is the state in which a machine starts."""
+    """Immutable. `table` has a heading, then a row a line: state, event and next state, each by its enum's value, with
+    two blanks or more between them. A machine starts in the first row's state."""
 
-    def __init__(self, name: str, initial: S, rows: Iterable[tuple[S, E, S]]) -> None:
+    def __init__(self, name: str, states: type[S], events: type[E], table: str) -> None:
         self.name = name
-        self.initial = initial
-        self.rows = tuple(rows)
+        words = [_COLUMNS.split(line.strip()) for line in table.strip().splitlines()[1:]]
+        self.rows = tuple((states(state), events(event), states(after)) for state, event, after in words)
+        self.initial = self.rows[0][0]
         self._next = {(state, event): after for state, event, after in self.rows}
         if len(self._next) != len(self.rows):
             raise ValueError(f"the state table of a {name} has two rows for one state and event")
@@ -42,10 +43,3 @@ class StateTable(Generic[S, E]):
         if after is None:
             raise IllegalTransitionError(f"a {self.name} in state {state.value!r} cannot take event {event.value!r}")
         return after
-
-    def render(self) -> str:
-        """Returns the table as text: a heading, then one line a row, in columns."""
-        heading = ("state", "event", "next state")
-        cells = [heading, *((state.value, event.value, after.value) for state, event, after in self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(2)]
-        return "\n".join(f"{state:<{widths[0]}}  {event:<{widths[1]}}  {after}" for state, event, after in cells)

@@ -3,14 +3,6 @@
 While too many pages are dirty, the kernel holds each writer up for 10 to 200 ms at a time, and a slow disk does so too.
 On the event loop such a write stalls every connection; on a worker thread it stalls its own.
 
-    state       event         next state
-    on loop     took long     watched
-    watched     took long     watched
-    watched     held up       on workers
-    watched     none for 2 s  on loop
-    on workers  took long     on workers
-    on workers  pause over    watched
-
 An append is held up if it took long and its thread slept in the kernel meanwhile: one that took long because others
 used the processor would take as long on a worker thread. The pause is doubled each time that appends are held up within
 2 s after it.
@@ -51,19 +43,18 @@ class PlacementEvent(Enum):
     PAUSE_OVER = "pause over"
 
 
-_S, _E = PlacementState, PlacementEvent
 PLACEMENT_STATES: Final = StateTable(
-    "append placement",
-    _S.ON_LOOP,
-    [
-        (_S.ON_LOOP, _E.TOOK_LONG, _S.WATCHED),
-        (_S.WATCHED, _E.TOOK_LONG, _S.WATCHED),
-        (_S.WATCHED, _E.HELD_UP, _S.ON_WORKERS),
-        (_S.WATCHED, _E.QUIET, _S.ON_LOOP),
-        (_S.ON_WORKERS, _E.TOOK_LONG, _S.ON_WORKERS),
-        (_S.ON_WORKERS, _E.PAUSE_OVER, _S.WATCHED),
-    ],
-)
+    "append placement", PlacementState, PlacementEvent,
+    """
+    state       event         next state
+    on loop     took long     watched
+    watched     took long     watched
+    watched     held up       on workers
+    watched     none for 2 s  on loop
+    on workers  took long     on workers
+    on workers  pause over    watched
+    """,
+)  # fmt: skip
 
 
 class CallLater(Protocol):

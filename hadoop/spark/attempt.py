@@ -1,45 +1,6 @@
 """One attempt of a task that writes one topic: a state machine without I/O, which `writing.TopicSink` and the
 simulation (`klammtest.sink_sim`) drive.
 
-The table, which the code executes:
-
-    state              event                     next state
-    new                start                     reading ends
-    reading ends       ends read                 reading register
-    reading register   unregistered              registering
-    reading register   registered                claiming
-    reading register   refuse                    refused
-    registering        register stored           reading register
-    claiming           claim won                 writing
-    claiming           claim won in another run  scanning
-    claiming           claim lost                joining
-    claiming           refuse                    refused
-    joining            joined                    scanning
-    joining            refuse                    refused
-    scanning           scanned                   writing
-    scanning           unchanged                 scanning
-    scanning           refuse                    refused
-    writing            all rows found            announcing
-    writing            rows to send              waiting for tasks
-    writing            send                      sending
-    writing            last row                  closing
-    writing            was not alone             verifying
-    writing            verified                  done
-    writing            refuse                    refused
-    announcing         announced                 writing
-    waiting for tasks  unchanged                 waiting for tasks
-    waiting for tasks  tasks are the same        writing
-    waiting for tasks  refuse                    refused
-    sending            batch stored              sending
-    sending            batch refused             scanning
-    sending            all sent                  writing
-    sending            refuse                    refused
-    closing            was alone                 done
-    closing            was not alone             verifying
-    closing            refuse                    refused
-    verifying          verified                  done
-    verifying          refuse                    refused
-
 Rules:
 1. The identity of a task's batch is computed, not chosen: producer id and epoch follow from query, topic, task and
    micro-batch (`claims.TaskIdentity.producer`). All attempts send the same sequence numbers, and the broker stores each
@@ -148,46 +109,46 @@ class AttemptEvent(Enum):
 
 
 ATTEMPT_STATES: Final = StateTable(
-    "sink's attempt",
-    AttemptState.NEW,
-    [
-        (AttemptState.NEW, AttemptEvent.START, AttemptState.ENDS),
-        (AttemptState.ENDS, AttemptEvent.ENDS_READ, AttemptState.REGISTER),
-        (AttemptState.REGISTER, AttemptEvent.UNREGISTERED, AttemptState.REGISTERING),
-        (AttemptState.REGISTER, AttemptEvent.REGISTERED, AttemptState.CLAIMING),
-        (AttemptState.REGISTER, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.REGISTERING, AttemptEvent.REGISTER_STORED, AttemptState.REGISTER),
-        (AttemptState.CLAIMING, AttemptEvent.CLAIM_WON, AttemptState.WRITING),
-        (AttemptState.CLAIMING, AttemptEvent.CLAIM_WON_AGAIN, AttemptState.SCANNING),
-        (AttemptState.CLAIMING, AttemptEvent.CLAIM_LOST, AttemptState.JOINING),
-        (AttemptState.CLAIMING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.JOINING, AttemptEvent.JOINED, AttemptState.SCANNING),
-        (AttemptState.JOINING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.SCANNING, AttemptEvent.SCANNED, AttemptState.WRITING),
-        (AttemptState.SCANNING, AttemptEvent.UNCHANGED, AttemptState.SCANNING),
-        (AttemptState.SCANNING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.WRITING, AttemptEvent.FOUND, AttemptState.ANNOUNCING),
-        (AttemptState.WRITING, AttemptEvent.UNSURE, AttemptState.WAITING),
-        (AttemptState.WRITING, AttemptEvent.SEND, AttemptState.SENDING),
-        (AttemptState.WRITING, AttemptEvent.LAST, AttemptState.CLOSING),
-        (AttemptState.WRITING, AttemptEvent.CONTENDED, AttemptState.VERIFYING),
-        (AttemptState.WRITING, AttemptEvent.VERIFIED, AttemptState.DONE),
-        (AttemptState.WRITING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.ANNOUNCING, AttemptEvent.ANNOUNCED, AttemptState.WRITING),
-        (AttemptState.WAITING, AttemptEvent.UNCHANGED, AttemptState.WAITING),
-        (AttemptState.WAITING, AttemptEvent.SURE, AttemptState.WRITING),
-        (AttemptState.WAITING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.SENDING, AttemptEvent.BATCH_STORED, AttemptState.SENDING),
-        (AttemptState.SENDING, AttemptEvent.BATCH_REFUSED, AttemptState.SCANNING),
-        (AttemptState.SENDING, AttemptEvent.SENT, AttemptState.WRITING),
-        (AttemptState.SENDING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.CLOSING, AttemptEvent.ALONE, AttemptState.DONE),
-        (AttemptState.CLOSING, AttemptEvent.CONTENDED, AttemptState.VERIFYING),
-        (AttemptState.CLOSING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-        (AttemptState.VERIFYING, AttemptEvent.VERIFIED, AttemptState.DONE),
-        (AttemptState.VERIFYING, AttemptEvent.REFUSE, AttemptState.REFUSED),
-    ],
-)
+    "sink's attempt", AttemptState, AttemptEvent,
+    """
+    state              event                     next state
+    new                start                     reading ends
+    reading ends       ends read                 reading register
+    reading register   unregistered              registering
+    reading register   registered                claiming
+    reading register   refuse                    refused
+    registering        register stored           reading register
+    claiming           claim won                 writing
+    claiming           claim won in another run  scanning
+    claiming           claim lost                joining
+    claiming           refuse                    refused
+    joining            joined                    scanning
+    joining            refuse                    refused
+    scanning           scanned                   writing
+    scanning           unchanged                 scanning
+    scanning           refuse                    refused
+    writing            all rows found            announcing
+    writing            rows to send              waiting for tasks
+    writing            send                      sending
+    writing            last row                  closing
+    writing            was not alone             verifying
+    writing            verified                  done
+    writing            refuse                    refused
+    announcing         announced                 writing
+    waiting for tasks  unchanged                 waiting for tasks
+    waiting for tasks  tasks are the same        writing
+    waiting for tasks  refuse                    refused
+    sending            batch stored              sending
+    sending            batch refused             scanning
+    sending            all sent                  writing
+    sending            refuse                    refused
+    closing            was alone                 done
+    closing            was not alone             verifying
+    closing            refuse                    refused
+    verifying          verified                  done
+    verifying          refuse                    refused
+    """,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,6 @@
 """One client connection: requests are handled one after the other, and answered in the same order. A Produce with
 acks=all, once its records are appended, does not hold up the Produce requests behind it.
 
-    state      event         next state
-    open       broker stops  draining
-    open       input ended   finishing
-    draining   input ended   finishing
-    finishing  input ended   finishing
-    open       close         closing
-    draining   close         closing
-    finishing  close         closing
-    closing    input ended   closing
-    closing    close         closing
-    open       lost          closed
-    draining   lost          closed
-    finishing  lost          closed
-    closing    lost          closed
-
 - OPEN: requests are read and handled.
 - DRAINING: the broker stops. What the kernel has already received is still read, `_LAST_READ` bytes at most.
 - FINISHING: nothing more is read; what was received is handled and answered, then the connection closes. "input ended"
@@ -83,24 +68,24 @@ class ConnectionEvent(Enum):
 
 
 CONNECTION_STATES = StateTable(
-    "connection",
-    ConnectionState.OPEN,
-    [
-        (ConnectionState.OPEN, ConnectionEvent.STOP, ConnectionState.DRAINING),
-        (ConnectionState.OPEN, ConnectionEvent.INPUT_ENDED, ConnectionState.FINISHING),
-        (ConnectionState.DRAINING, ConnectionEvent.INPUT_ENDED, ConnectionState.FINISHING),
-        (ConnectionState.FINISHING, ConnectionEvent.INPUT_ENDED, ConnectionState.FINISHING),
-        (ConnectionState.OPEN, ConnectionEvent.CLOSE, ConnectionState.CLOSING),
-        (ConnectionState.DRAINING, ConnectionEvent.CLOSE, ConnectionState.CLOSING),
-        (ConnectionState.FINISHING, ConnectionEvent.CLOSE, ConnectionState.CLOSING),
-        (ConnectionState.CLOSING, ConnectionEvent.INPUT_ENDED, ConnectionState.CLOSING),
-        (ConnectionState.CLOSING, ConnectionEvent.CLOSE, ConnectionState.CLOSING),
-        (ConnectionState.OPEN, ConnectionEvent.LOST, ConnectionState.CLOSED),
-        (ConnectionState.DRAINING, ConnectionEvent.LOST, ConnectionState.CLOSED),
-        (ConnectionState.FINISHING, ConnectionEvent.LOST, ConnectionState.CLOSED),
-        (ConnectionState.CLOSING, ConnectionEvent.LOST, ConnectionState.CLOSED),
-    ],
-)
+    "connection", ConnectionState, ConnectionEvent,
+    """
+    state      event         next state
+    open       broker stops  draining
+    open       input ended   finishing
+    draining   input ended   finishing
+    finishing  input ended   finishing
+    open       close         closing
+    draining   close         closing
+    finishing  close         closing
+    closing    input ended   closing
+    closing    close         closing
+    open       lost          closed
+    draining   lost          closed
+    finishing  lost          closed
+    closing    lost          closed
+    """,
+)  # fmt: skip
 
 _REASONS = {
     "unfinished request": "its request did not come to its end within socket.receive.timeout.ms",

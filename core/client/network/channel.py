@@ -1,16 +1,5 @@
 """A non-blocking connection from the sender to one broker, opened again with back-off when it breaks.
 
-    state     event            next state
-    down      back-off over    dialling
-    dialling  dial succeeded   up
-    down      failed           down
-    dialling  failed           down
-    up        failed           down
-    down      closed by owner  closed
-    dialling  closed by owner  closed
-    up        closed by owner  closed
-    closed    closed by owner  closed
-
 - `prepare` starts a dial once the back-off is over, on a thread of its own: DNS and connect may block.
 - An up channel sends ApiVersions first; `can_send` is True once it is answered, and the back-off is reset.
 - "failed" is a failed dial, a broken stream, a protocol error or a time-out. The owner calls `fail`, and sends again
@@ -68,20 +57,20 @@ class ChannelEvent(Enum):
 
 
 CHANNEL_STATES = StateTable(
-    "channel",
-    ChannelState.DOWN,
-    [
-        (ChannelState.DOWN, ChannelEvent.DIAL, ChannelState.DIALLING),
-        (ChannelState.DIALLING, ChannelEvent.CONNECTED, ChannelState.UP),
-        (ChannelState.DOWN, ChannelEvent.FAILED, ChannelState.DOWN),
-        (ChannelState.DIALLING, ChannelEvent.FAILED, ChannelState.DOWN),
-        (ChannelState.UP, ChannelEvent.FAILED, ChannelState.DOWN),
-        (ChannelState.DOWN, ChannelEvent.CLOSE, ChannelState.CLOSED),
-        (ChannelState.DIALLING, ChannelEvent.CLOSE, ChannelState.CLOSED),
-        (ChannelState.UP, ChannelEvent.CLOSE, ChannelState.CLOSED),
-        (ChannelState.CLOSED, ChannelEvent.CLOSE, ChannelState.CLOSED),
-    ],
-)
+    "channel", ChannelState, ChannelEvent,
+    """
+    state     event            next state
+    down      back-off over    dialling
+    dialling  dial succeeded   up
+    down      failed           down
+    dialling  failed           down
+    up        failed           down
+    down      closed by owner  closed
+    dialling  closed by owner  closed
+    up        closed by owner  closed
+    closed    closed by owner  closed
+    """,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

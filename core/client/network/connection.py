@@ -9,15 +9,6 @@ Rules:
   `ProtocolError`, after which the connection is CLOSED.
 - At most `max_in_flight` requests wait for an answer. A Produce with acks=0 gets none and waits for none.
 
-    state        event             next state
-    fresh        open              negotiating
-    negotiating  version refused   negotiating
-    negotiating  versions learned  ready
-    fresh        close             closed
-    negotiating  close             closed
-    ready        close             closed
-    closed       close             closed
-
 `open` and "version refused" (error 35, accepted once) put an ApiVersions request into the output. Requests are sent and
 answered in READY. A `ProtocolError` closes; `close` returns what was in flight as lost.
 
@@ -64,18 +55,18 @@ class ClientConnectionEvent(Enum):
 
 
 CONNECTION_STATES = StateTable(
-    "client connection",
-    ClientConnectionState.FRESH,
-    [
-        (ClientConnectionState.FRESH, ClientConnectionEvent.OPEN, ClientConnectionState.NEGOTIATING),
-        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.VERSION_REFUSED, ClientConnectionState.NEGOTIATING),
-        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.VERSIONS_LEARNED, ClientConnectionState.READY),
-        (ClientConnectionState.FRESH, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
-        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
-        (ClientConnectionState.READY, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
-        (ClientConnectionState.CLOSED, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
-    ],
-)
+    "client connection", ClientConnectionState, ClientConnectionEvent,
+    """
+    state        event             next state
+    fresh        open              negotiating
+    negotiating  version refused   negotiating
+    negotiating  versions learned  ready
+    fresh        close             closed
+    negotiating  close             closed
+    ready        close             closed
+    closed       close             closed
+    """,
+)  # fmt: skip
 
 
 class Response(NamedTuple):

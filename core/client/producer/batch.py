@@ -1,17 +1,6 @@
 """A producer's batch: records of one partition that are sent, retried and settled together.
 
-`BATCH_STATES` is this table; every change of state goes through it:
-
-    state      event                        next state
-    open       full, or a newer batch       waiting
-    open       taken by the sender          in flight
-    open       permanent error or time-out  failed
-    waiting    taken by the sender          in flight
-    waiting    permanent error or time-out  failed
-    in flight  stored                       stored
-    in flight  retriable error              waiting
-    in flight  too large                    split
-    in flight  permanent error or time-out  failed
+Every change of state goes through `BATCH_STATES`.
 
 `partition_queue` decides which event a response is. Only an open batch takes records. The records of a split batch are
 put into two new batches.
@@ -67,20 +56,20 @@ class BatchEvent(Enum):
 
 
 BATCH_STATES: Final = StateTable(
-    "batch",
-    BatchState.OPEN,
-    [
-        (BatchState.OPEN, BatchEvent.CLOSE, BatchState.WAITING),
-        (BatchState.OPEN, BatchEvent.SEND, BatchState.IN_FLIGHT),
-        (BatchState.OPEN, BatchEvent.FAIL, BatchState.FAILED),
-        (BatchState.WAITING, BatchEvent.SEND, BatchState.IN_FLIGHT),
-        (BatchState.WAITING, BatchEvent.FAIL, BatchState.FAILED),
-        (BatchState.IN_FLIGHT, BatchEvent.STORE, BatchState.STORED),
-        (BatchState.IN_FLIGHT, BatchEvent.RETRY, BatchState.WAITING),
-        (BatchState.IN_FLIGHT, BatchEvent.SPLIT, BatchState.SPLIT),
-        (BatchState.IN_FLIGHT, BatchEvent.FAIL, BatchState.FAILED),
-    ],
-)
+    "batch", BatchState, BatchEvent,
+    """
+    state      event                        next state
+    open       full, or a newer batch       waiting
+    open       taken by the sender          in flight
+    open       permanent error or time-out  failed
+    waiting    taken by the sender          in flight
+    waiting    permanent error or time-out  failed
+    in flight  stored                       stored
+    in flight  retriable error              waiting
+    in flight  too large                    split
+    in flight  permanent error or time-out  failed
+    """,
+)  # fmt: skip
 _OPEN = BatchState.OPEN
 _SETTLED = (BatchState.STORED, BatchState.SPLIT, BatchState.FAILED)
 

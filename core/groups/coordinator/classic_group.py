@@ -1,23 +1,6 @@
 """One classic consumer group: the coordinator's side of Kafka's group protocol, as a state machine without I/O.
 
-`GROUP_STATES` is this table; every change of state goes through it:
-
-    state                event                                    next state
-    Empty                restored with members                    Stable
-    Empty                member joins                             PreparingRebalance
-    Empty                deleted, forgotten or coordinator moves  Dead
-    PreparingRebalance   member joins                             PreparingRebalance
-    PreparingRebalance   join complete, members left              CompletingRebalance
-    PreparingRebalance   join complete, no members left           Empty
-    PreparingRebalance   deleted, forgotten or coordinator moves  Dead
-    CompletingRebalance  leader syncs                             Stable
-    CompletingRebalance  member joins                             PreparingRebalance
-    CompletingRebalance  member lost                              PreparingRebalance
-    CompletingRebalance  deleted, forgotten or coordinator moves  Dead
-    Stable               member joins                             PreparingRebalance
-    Stable               member lost                              PreparingRebalance
-    Stable               state could not be stored                PreparingRebalance
-    Stable               deleted, forgotten or coordinator moves  Dead
+Every change of state goes through `GROUP_STATES`.
 
 Rules (Kafka's GroupCoordinator, KIP-62, KIP-345, KIP-394, KIP-559):
 
@@ -81,30 +64,27 @@ class GroupEvent(Enum):
     CLOSED = "deleted, forgotten or coordinator moves"
 
 
-_EMPTY, _PREPARING, _COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
-_STABLE, _DEAD = GroupState.STABLE, GroupState.DEAD
-
 GROUP_STATES: Final = StateTable(
-    "group",
-    _EMPTY,
-    [
-        (_EMPTY, GroupEvent.RESTORED, _STABLE),
-        (_EMPTY, GroupEvent.MEMBER_JOINS, _PREPARING),
-        (_EMPTY, GroupEvent.CLOSED, _DEAD),
-        (_PREPARING, GroupEvent.MEMBER_JOINS, _PREPARING),
-        (_PREPARING, GroupEvent.JOIN_COMPLETE, _COMPLETING),
-        (_PREPARING, GroupEvent.NO_MEMBERS, _EMPTY),
-        (_PREPARING, GroupEvent.CLOSED, _DEAD),
-        (_COMPLETING, GroupEvent.LEADER_SYNCS, _STABLE),
-        (_COMPLETING, GroupEvent.MEMBER_JOINS, _PREPARING),
-        (_COMPLETING, GroupEvent.MEMBER_LOST, _PREPARING),
-        (_COMPLETING, GroupEvent.CLOSED, _DEAD),
-        (_STABLE, GroupEvent.MEMBER_JOINS, _PREPARING),
-        (_STABLE, GroupEvent.MEMBER_LOST, _PREPARING),
-        (_STABLE, GroupEvent.STORE_FAILED, _PREPARING),
-        (_STABLE, GroupEvent.CLOSED, _DEAD),
-    ],
-)
+    "group", GroupState, GroupEvent,
+    """
+    state                event                                    next state
+    Empty                restored with members                    Stable
+    Empty                member joins                             PreparingRebalance
+    Empty                deleted, forgotten or coordinator moves  Dead
+    PreparingRebalance   member joins                             PreparingRebalance
+    PreparingRebalance   join complete, members left              CompletingRebalance
+    PreparingRebalance   join complete, no members left           Empty
+    PreparingRebalance   deleted, forgotten or coordinator moves  Dead
+    CompletingRebalance  leader syncs                             Stable
+    CompletingRebalance  member joins                             PreparingRebalance
+    CompletingRebalance  member lost                              PreparingRebalance
+    CompletingRebalance  deleted, forgotten or coordinator moves  Dead
+    Stable               member joins                             PreparingRebalance
+    Stable               member lost                              PreparingRebalance
+    Stable               state could not be stored                PreparingRebalance
+    Stable               deleted, forgotten or coordinator moves  Dead
+    """,
+)  # fmt: skip
 
 
 class ClassicGroup:

@@ -1,23 +1,6 @@
 """A member of a classic group: the client's side of Kafka's group protocol, compatible with any other client.
 
-`MEMBER_STATES` is this table (the states are those of Kafka's AbstractCoordinator); every change of state goes through
-it:
-
-    state                 event               next state
-    unjoined              JoinGroup sent      preparing rebalance
-    unjoined              membership lost     unjoined
-    unjoined              failed              unjoined
-    unjoined              close               closed
-    preparing rebalance   JoinGroup answered  completing rebalance
-    preparing rebalance   membership lost     unjoined
-    preparing rebalance   failed              unjoined
-    completing rebalance  synced              stable
-    completing rebalance  membership lost     unjoined
-    completing rebalance  failed              unjoined
-    stable                rebalance           unjoined
-    stable                membership lost     unjoined
-    stable                failed              unjoined
-    stable                close               closed
+Every change of state goes through `MEMBER_STATES`, whose states are those of Kafka's AbstractCoordinator:
 
 - "Synced": the assignment has arrived; `on_assigned` is called.
 - "Rebalance": a heartbeat or commit was answered REBALANCE_IN_PROGRESS, or this member leads the group and a topic of
@@ -81,29 +64,26 @@ class MemberEvent(Enum):
     CLOSE = "close"
 
 
-_UNJOINED, _STABLE = MemberState.UNJOINED, MemberState.STABLE
-_PREPARING, _COMPLETING = MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE
-
 MEMBER_STATES: Final = StateTable(
-    "group member",
-    _UNJOINED,
-    [
-        (_UNJOINED, MemberEvent.JOIN, _PREPARING),
-        (_UNJOINED, MemberEvent.LOST, _UNJOINED),
-        (_UNJOINED, MemberEvent.FAILED, _UNJOINED),
-        (_UNJOINED, MemberEvent.CLOSE, MemberState.CLOSED),
-        (_PREPARING, MemberEvent.JOINED, _COMPLETING),
-        (_PREPARING, MemberEvent.LOST, _UNJOINED),
-        (_PREPARING, MemberEvent.FAILED, _UNJOINED),
-        (_COMPLETING, MemberEvent.SYNCED, _STABLE),
-        (_COMPLETING, MemberEvent.LOST, _UNJOINED),
-        (_COMPLETING, MemberEvent.FAILED, _UNJOINED),
-        (_STABLE, MemberEvent.REBALANCE, _UNJOINED),
-        (_STABLE, MemberEvent.LOST, _UNJOINED),
-        (_STABLE, MemberEvent.FAILED, _UNJOINED),
-        (_STABLE, MemberEvent.CLOSE, MemberState.CLOSED),
-    ],
-)
+    "group member", MemberState, MemberEvent,
+    """
+    state                 event               next state
+    unjoined              JoinGroup sent      preparing rebalance
+    unjoined              membership lost     unjoined
+    unjoined              failed              unjoined
+    unjoined              close               closed
+    preparing rebalance   JoinGroup answered  completing rebalance
+    preparing rebalance   membership lost     unjoined
+    preparing rebalance   failed              unjoined
+    completing rebalance  synced              stable
+    completing rebalance  membership lost     unjoined
+    completing rebalance  failed              unjoined
+    stable                rebalance           unjoined
+    stable                membership lost     unjoined
+    stable                failed              unjoined
+    stable                close               closed
+    """,
+)  # fmt: skip
 
 
 class ClassicMember:

@@ -5,26 +5,7 @@ every member computes the same assignment (`assignment`) and applies it: it rele
 its own, then claims its new ones (`ownership`). Differences from the paper: partitions that stay with their owner are
 read without a pause; and a member that waits for another's release is woken by it, at the latest after the back-off.
 
-`REGISTRY_STATES` is this table; every change of state goes through it:
-
-    state         event                             next state
-    unregistered  registered                        unbalanced
-    unregistered  suspended                         unregistered
-    unregistered  session expired                   unregistered
-    unregistered  deregistered                      unregistered
-    unregistered  close                             closed
-    unbalanced    group, topics or brokers changed  unbalanced
-    unbalanced    all claimed                       balanced
-    unbalanced    conflict                          unbalanced
-    unbalanced    suspended                         unbalanced
-    unbalanced    session expired                   unregistered
-    unbalanced    deregistered                      unregistered
-    unbalanced    close                             closed
-    balanced      group, topics or brokers changed  unbalanced
-    balanced      suspended                         unbalanced
-    balanced      session expired                   unregistered
-    balanced      deregistered                      unregistered
-    balanced      close                             closed
+Every change of state goes through `REGISTRY_STATES`:
 
 - "All claimed": the member has revoked and released the partitions it no longer owns, and has claimed the others.
 - "Conflict": another member still owns one of the partitions. None of the claim is kept; the member waits and tries
@@ -109,32 +90,29 @@ class RegistryEvent(Enum):
     CLOSE = "close"
 
 
-_UNREGISTERED, _UNBALANCED = RegistryState.UNREGISTERED, RegistryState.UNBALANCED
-_BALANCED, _CLOSED = RegistryState.BALANCED, RegistryState.CLOSED
-
 REGISTRY_STATES: Final = StateTable(
-    "registry member",
-    _UNREGISTERED,
-    [
-        (_UNREGISTERED, RegistryEvent.REGISTERED, _UNBALANCED),
-        (_UNREGISTERED, RegistryEvent.SUSPENDED, _UNREGISTERED),
-        (_UNREGISTERED, RegistryEvent.EXPIRED, _UNREGISTERED),
-        (_UNREGISTERED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
-        (_UNREGISTERED, RegistryEvent.CLOSE, _CLOSED),
-        (_UNBALANCED, RegistryEvent.REBALANCE, _UNBALANCED),
-        (_UNBALANCED, RegistryEvent.CLAIMED, _BALANCED),
-        (_UNBALANCED, RegistryEvent.CONFLICT, _UNBALANCED),
-        (_UNBALANCED, RegistryEvent.SUSPENDED, _UNBALANCED),
-        (_UNBALANCED, RegistryEvent.EXPIRED, _UNREGISTERED),
-        (_UNBALANCED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
-        (_UNBALANCED, RegistryEvent.CLOSE, _CLOSED),
-        (_BALANCED, RegistryEvent.REBALANCE, _UNBALANCED),
-        (_BALANCED, RegistryEvent.SUSPENDED, _UNBALANCED),
-        (_BALANCED, RegistryEvent.EXPIRED, _UNREGISTERED),
-        (_BALANCED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
-        (_BALANCED, RegistryEvent.CLOSE, _CLOSED),
-    ],
-)
+    "registry member", RegistryState, RegistryEvent,
+    """
+    state         event                             next state
+    unregistered  registered                        unbalanced
+    unregistered  suspended                         unregistered
+    unregistered  session expired                   unregistered
+    unregistered  deregistered                      unregistered
+    unregistered  close                             closed
+    unbalanced    group, topics or brokers changed  unbalanced
+    unbalanced    all claimed                       balanced
+    unbalanced    conflict                          unbalanced
+    unbalanced    suspended                         unbalanced
+    unbalanced    session expired                   unregistered
+    unbalanced    deregistered                      unregistered
+    unbalanced    close                             closed
+    balanced      group, topics or brokers changed  unbalanced
+    balanced      suspended                         unbalanced
+    balanced      session expired                   unregistered
+    balanced      deregistered                      unregistered
+    balanced      close                             closed
+    """,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -312,7 +290,7 @@ class RegistryMember:
             return REREAD_S
         if self._expired or self._coordination.session_id != self._session:
             self._renew()
-        elif self.state is _UNREGISTERED:
+        elif self.state is RegistryState.UNREGISTERED:
             self._lose()
             self._register()
         return self._rebalance()
