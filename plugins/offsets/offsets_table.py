@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from klamm.core.client.reader.topic_table import TableClient, TopicTable
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.reader.topic_table import TopicTable
 from klamm.core.groups.records.contents import OffsetsContents
 from klamm.core.groups.records.stored_group import StoredGroup
 from klamm.plugin import CommittedOffset, TopicPartition
@@ -25,7 +26,7 @@ class OffsetsTable:
     """Thread-safe; one method at a time reads the partition."""
 
     def __init__(
-        self, client: TableClient, tp: TopicPartition, timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self, client: ClusterClient, tp: TopicPartition, timeout_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._tp = tp
         self._timeout_s = timeout_s

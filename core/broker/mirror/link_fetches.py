@@ -46,7 +46,7 @@ _REFUSED_S: Final = 30.0
 
 
 class LinkFetches:
-    """Implements `source_fetcher.Link`. `topics` returns the link's mirror topics by their names here, `client` a
+    """`topics` returns the link's mirror topics by their names here, `client` a
     client of the source."""
 
     def __init__(
@@ -324,9 +324,11 @@ class LinkFetches:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def is_held(self, source: TopicPartition) -> bool:
+        """Returns True while the partition is left out."""
         return self._not_before.get(source, 0.0) > monotonic()
 
     def hold(self, share: Iterable[Mirrored], why: str, seconds: float, *, failed: bool = False) -> None:
+        """Leaves partitions out for a while, so that the others go on."""
         until, new = monotonic() + seconds, list[TopicPartition]()
         for each in share:
             if self._held.get(each.source) != why:
@@ -337,6 +339,7 @@ class LinkFetches:
             log.warning("mirror %s: %s cannot be copied, retrying: %s", self._name, some_of(new), why)
 
     def hold_failed(self, each: Mirrored, error: Exception) -> None:
+        """Leaves out a partition whose answer could not be applied, and notes what to do."""
         match error:
             case NoSpaceError():
                 why = f"the disk of broker {self._services.broker_id} is full: {error}; free space, and it goes on"
@@ -349,9 +352,11 @@ class LinkFetches:
                 self.hold([each], describe_failure(error), _HELD_S, failed=True)
 
     def release(self, source: TopicPartition) -> None:
+        """Notes that the partition was copied."""
         self._held.pop(source, None)
 
     def caught_up(self, replica: Replica) -> None:
+        """Notes that the partition has all that the source had committed."""
         self._caught_up[replica.key] = monotonic()
         if (complete := self._complete.get(replica.key)) is not None:
             complete.on_answer(_now_ms(), 0, 0)
@@ -364,17 +369,20 @@ class LinkFetches:
                 self._bucket.spend(size)
 
     def wait_s(self) -> float:
+        """Returns the seconds until the throttle allows a fetch."""
         if self._bucket is None:
             return 0.0
         with self._throttle:
             return self._bucket.wait_s()
 
     def raise_epoch(self, each: Mirrored) -> None:
+        """Has the partition's leader epoch raised to the one that its mirror wants."""
         self._services.cluster.raise_leader_epochs({each.replica.name: each.mirror.wanted_epoch - 1})
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
     def store_begin(self, each: Mirrored) -> None:
+        """Stores where the mirror begins, for its next leader."""
         name, begins = each.replica.name, each.mirror.begins
 
         def add(node: MirrorTopicNode | None) -> MirrorTopicNode | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from ...client.cluster_client import ClusterClient
 from ...client.errors import STALE_LEADER_ERRORS
 from ...config.sections.mirror import MirrorConfig
 from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_failure
@@ -44,6 +43,9 @@ from ...records.partition import TopicPartition
 from ...replication.fetch_sessions import FetchSessionHandler
 from ...replication.replica_fetch import EpochEndOffset
 from ..replication.replica import Replica
+
+if TYPE_CHECKING:
+    from .link_fetches import LinkFetches
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,54 +80,6 @@ class Mirrored(NamedTuple):
         return self.mirror.topic_id.bytes, self.source.partition
 
 
-class Link(Protocol):
-    """What the fetchers of a link have in common."""
-
-    client: Callable[[], ClusterClient]
-    stops: Callable[[str], str]
-    """Returns the status for which a topic is not fetched, as PAUSED; empty if it is."""
-
-    def on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Returns the result of a call on the event loop."""
-        ...
-
-    def is_held(self, source: TopicPartition) -> bool:
-        """Returns True while the partition is left out."""
-        ...
-
-    def hold(self, share: Iterable[Mirrored], why: str, seconds: float) -> None:
-        """Leaves partitions out for a while, so that the others go on."""
-        ...
-
-    def hold_failed(self, each: Mirrored, error: Exception) -> None:
-        """Leaves out a partition whose answer could not be applied, and notes what to do."""
-        ...
-
-    def release(self, source: TopicPartition) -> None:
-        """Notes that the partition was copied."""
-        ...
-
-    def caught_up(self, replica: Replica) -> None:
-        """Notes that the partition has all that the source had committed."""
-        ...
-
-    def copied(self, size: int) -> None: ...
-
-    def wait_s(self) -> float:
-        """Returns the seconds until the throttle allows a fetch."""
-        ...
-
-    def store_begin(self, each: Mirrored) -> None:
-        """Stores where the mirror begins, for its next leader."""
-        ...
-
-    def store_gap(self, each: Mirrored) -> None: ...
-
-    def raise_epoch(self, each: Mirrored) -> None:
-        """Has the partition's leader epoch raised to the one that its mirror wants."""
-        ...
-
-
 class _Applied(NamedTuple):
     """What an answer has changed. `size`: the bytes that were appended."""
 
@@ -137,7 +91,7 @@ class _Applied(NamedTuple):
 class SourceFetcher:
     """`assign` names the partitions, on any thread. `node`: the broker's id at the source."""
 
-    def __init__(self, link: Link, name: str, config: MirrorConfig, node: int) -> None:
+    def __init__(self, link: LinkFetches, name: str, config: MirrorConfig, node: int) -> None:
         self._link = link
         self._config = config
         self._node = node

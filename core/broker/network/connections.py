@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ...protocol.apis import ApiKey
 from ...protocol.frames import READ_SIZE
@@ -26,6 +26,9 @@ from . import file_descriptors as descriptors
 from .limits import Limits
 from .memory import Memory
 from .write_scheduler import WriteScheduler
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -41,23 +44,6 @@ _FOR_ROOM: Final = 32
 would reconnect together."""
 
 
-class OpenConnection(Protocol):
-    """The part of a connection that this module uses."""
-
-    address: str
-
-    def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None: ...
-
-    def expel(self, reason: str) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    @property
-    def busy(self) -> bool: ...
-
-
 class Connections:
     """Belongs to the event loop; `len` and iteration work on any thread."""
 
@@ -71,7 +57,7 @@ class Connections:
         self.chunk = bytearray(READ_SIZE)
         """The buffer into which all connections read."""
         self._ids = itertools.count(1)
-        self._open: dict[OpenConnection, None] = {}
+        self._open: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
         self.creation = TokenBucket(limits.creation_rate, clock=clock)
@@ -99,12 +85,12 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[OpenConnection]:
+    def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._open))
 
     # -- coming and going
 
-    def admit(self, connection: OpenConnection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """Counts a new connection and returns True; returns False if it must be closed."""
         self.metrics.connections_accepted += 1
         limits = self.memory.limits
@@ -161,7 +147,7 @@ class Connections:
         if more is not None:
             log.warning("%s: %s%s", what, why, more, extra={"event": event})
 
-    def lost(self, connection: OpenConnection) -> None:
+    def lost(self, connection: Connection) -> None:
         if connection in self._open:
             del self._open[connection]
             self._by_address[connection.address] -= 1

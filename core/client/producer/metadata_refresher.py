@@ -73,12 +73,14 @@ class MetadataRefresher:
         """Tries this broker last for metadata, since it does not answer another request."""
         self._client.avoid(node_id)
 
-    # Identities, for the partition queues
+    # -- the producer's identity, for the partition queues
 
     def current(self) -> ProducerIdentity | None:
+        """Returns the producer's identity; None while it is being requested."""
         return None if self._identity is ANONYMOUS else self._identity
 
     def renew(self, refused: ProducerIdentity) -> None:
+        """Requests another producer id: the broker refuses this one, or its epochs are used up."""
         with self._condition:
             if self._identity.producer_id == refused.producer_id:
                 self._identity = ANONYMOUS

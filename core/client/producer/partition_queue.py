@@ -37,7 +37,7 @@ Not thread-safe: the accumulator's lock guards it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...errors import ErrorCode
 from ...records.partition import TopicPartition
@@ -54,7 +54,10 @@ from .batch import (
 )
 from .record_future import BatchOutcome
 
-__all__ = ["MAX_EPOCH", "Identities", "PartitionQueue"]
+if TYPE_CHECKING:
+    from .metadata_refresher import MetadataRefresher
+
+__all__ = ["MAX_EPOCH", "PartitionQueue"]
 
 MAX_EPOCH = 2**15 - 1
 _REMEMBERED = 5
@@ -81,18 +84,6 @@ _IN_DOUBT = {
 }
 
 
-class Identities(Protocol):
-    """The source of producer ids."""
-
-    def current(self) -> ProducerIdentity | None:
-        """Returns the producer's identity; None while it is being requested."""
-        ...
-
-    def renew(self, refused: ProducerIdentity) -> None:
-        """Requests another producer id: the broker refuses this one, or its epochs are used up."""
-        ...
-
-
 class PartitionQueue:
     """`identities` is None if the producer is not idempotent."""
 
@@ -101,7 +92,7 @@ class PartitionQueue:
         partition: TopicPartition,
         batch_size: int,
         max_in_flight: int,
-        identities: Identities | None,
+        identities: MetadataRefresher | None,
         audit: BatchAudit | None = None,
     ) -> None:
         self.partition = partition

@@ -20,9 +20,8 @@ import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...errors import BrokerError, DeliveryError, ErrorCode, KlammError
 from ...interfaces.codec import Codec
@@ -36,7 +35,7 @@ from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
 from ..network.request_router import Network
 from .batch import BatchEvent, ProducerBatch
-from .deliveries import log
+from .deliveries import DeliveryListeners, log
 from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
@@ -58,21 +57,6 @@ class SenderOptions:
     request_timeout_s: float
     delivery_timeout_s: float
     retries: int
-
-
-class Deliveries(Protocol):
-    """The listeners that are called before a batch is sent and with its outcome; called on the sender's thread,
-    before the futures are done."""
-
-    def begin(self, queues: Iterable[PartitionQueue]) -> Mapping[str, bool]: ...
-
-    def end(self, begun: Mapping[str, bool]) -> None: ...
-
-    def attempted(self, batch: ProducerBatch) -> None: ...
-
-    def stored(self, batch: ProducerBatch, produced: ProducedBatch) -> None: ...
-
-    def failed(self, batch: ProducerBatch, error: DeliveryError) -> None: ...
 
 
 @dataclass(slots=True)
@@ -103,7 +87,7 @@ class Sender:
         network: Network,
         cluster: ClusterMetadata,
         make_protocol: Callable[[], ClientConnection],
-        deliveries: Deliveries,
+        deliveries: DeliveryListeners,
     ) -> None:
         self._options = options
         self._network = network

@@ -28,13 +28,13 @@ from ...records.epoch_end import EpochEnd
 from ...records.isolation import IsolationLevel
 from ...records.offset_and_epoch import OffsetAndEpoch
 from ...records.partition import TopicPartition
-from ..cluster_client import EARLIEST, LATEST, FetchedPartition, Lineage
+from ..cluster_client import EARLIEST, LATEST, ClusterClient, FetchedPartition
 from ..errors import DataLossError
 from ..network.backoff import RETRY, Backoff
 from ..network.metadata import ClusterMetadata, ClusterView
 from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
 
-__all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableClient", "TableContents", "TopicTable"]
+__all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableContents", "TopicTable"]
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
@@ -48,48 +48,11 @@ another.
 _log = logging.getLogger(__name__)
 
 
-class TableClient(Protocol):
-    """The part of `ClusterClient` that a table needs: requests, each with a time-out."""
-
-    @property
-    def codecs(self) -> CodecTable: ...
-
-    @property
-    def cluster(self) -> ClusterMetadata: ...
-
-    def metadata(self, topics: Iterable[str], *, timeout_s: float | None) -> ClusterView: ...
-
-    def by_leader(
-        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None
-    ) -> Mapping[int, Sequence[TopicPartition]]: ...
-
-    def fetch(
-        self,
-        node_id: int,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        lineages: Mapping[TopicPartition, Lineage],
-        max_wait_ms: int,
-        max_bytes: int,
-        partition_max_bytes: int,
-        isolation: IsolationLevel,
-        timeout_s: float | None,
-    ) -> Mapping[TopicPartition, FetchedPartition]: ...
-
-    def leader_epoch_ends(
-        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None
-    ) -> Mapping[TopicPartition, EpochEnd]: ...
-
-    def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation: IsolationLevel, timeout_s: float | None
-    ) -> Mapping[TopicPartition, tuple[int, int]]: ...
-
-
 class _BoundedClient(FetchClient):
     """A client whose requests, retries included, end at `deadline_s`; if it is None, each after the client's own
     time-out. The time that a broker holds back a Fetch on purpose is added."""
 
-    def __init__(self, client: TableClient, clock: Callable[[], float]) -> None:
+    def __init__(self, client: ClusterClient, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
         self.deadline_s: float | None = None
@@ -147,7 +110,7 @@ class TopicTable:
 
     def __init__(
         self,
-        client: TableClient,
+        client: ClusterClient,
         contents: TableContents,
         *,
         timeout_s: float,
