@@ -6,6 +6,7 @@ environment, nor if it comes from an older build that lacks a function. Both ret
 errors; `IMPLEMENTATION` names the one in use. The other one is not loaded, which saves memory in every broker.
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 import os
@@ -50,42 +51,6 @@ IMPLEMENTATION: Final = _chosen()
 """`native` or `fallback`."""
 
 if IMPLEMENTATION == "native":
-    from ._native import (
-        add_headers,
-        chain,
-        columns,
-        crc32c,
-        encode_columns,
-        encode_records,
-        first_headers,
-        int64s,
-        lengths,
-        lists,
-        partitions,
-        pieces,
-        seal,
-        sizes,
-        tally,
-        validate,
-        window_counts,
-    )
+    from ._native import *
 else:
-    from .fallback import (
-        add_headers,
-        chain,
-        columns,
-        crc32c,
-        encode_columns,
-        encode_records,
-        first_headers,
-        int64s,
-        lengths,
-        lists,
-        partitions,
-        pieces,
-        seal,
-        sizes,
-        tally,
-        validate,
-        window_counts,
-    )
+    from .fallback import *
