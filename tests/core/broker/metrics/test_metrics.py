@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from klamm.core.broker.metrics.counters import RequestTimes, _lists_of
-from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricType
+from klamm.core.broker.metrics.definitions import DEFINITIONS, MetricType
 from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
 from klamm.core.broker.mirror.link_control import LAG_SECONDS
 from klamm.core.errors import ErrorCode
@@ -25,7 +25,7 @@ from klamm.plugins.audit.watermarks import WATERMARK
 from klammtest import alerts
 from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.pages.metrics_reference import BEGIN, reference
+from klammtest.pages.metrics_reference import BEGIN, PROCESS, reference
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.waiting import eventually
