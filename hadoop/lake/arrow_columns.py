@@ -1,6 +1,9 @@
-"""`columns` for Arrow: merges the columns of loads that were made under different schemas, without Spark.
+"""Merges the columns of loads that were made under different schemas, as Arrow types, and converts rows to the result.
 
-The rules are those of `columns`; a test compares both on one lake.
+The columns are those of the newest schema in its order, then those that only older ones have; fields of nested records
+too. Columns that were renamed by an alias are one column (`lineage`). Types are those of the newest schema, widened if
+an older type has a larger range; a number that became a timestamp or a date is one. Missing columns are null. `columns`
+converts Spark's rows in the same way; a test compares both on one lake.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from klamm.core.errors import SchemaError
 from .lineage import Chain, is_date, item_chain, sources, time_unit
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+# Avro's promotions: a reader of the right type accepts a writer of the left type.
 _PROMOTED: Final[dict[pa.DataType, tuple[pa.DataType, ...]]] = {
     pa.int32(): (pa.int64(), pa.float32(), pa.float64()),
     pa.int64(): (pa.float32(), pa.float64()),
@@ -95,6 +100,9 @@ def _merged(newer: pa.DataType, older: pa.DataType, path: str, chain: Chain) -> 
 
 
 def _wider(newer: pa.DataType, older: pa.DataType) -> pa.DataType | None:
+    """Returns a type that holds the values of both unchanged; None if there is none. An older type that Avro promotes
+    to the newer one is handled separately, because readers have chosen the newer type.
+    """
     if pa.types.is_decimal(newer) and pa.types.is_decimal(older):
         scale = max(newer.scale, older.scale)
         digits = max(newer.precision - newer.scale, older.precision - older.scale) + scale
@@ -107,6 +115,7 @@ def _wider(newer: pa.DataType, older: pa.DataType) -> pa.DataType | None:
 
 
 def _counts(one: pa.DataType, other: pa.DataType, chain: Chain) -> bool:
+    """Returns True if one type is a number that counts the units of the other's logical type, and the unit is known."""
     kinds = {one, other}
     if kinds == {_TIMESTAMP, pa.int64()}:
         return time_unit(chain) is not None

@@ -415,7 +415,7 @@ def test_types_that_no_column_holds_are_one_line(spark: SparkSession, tmp_path: 
         [{"name": "number", "type": "string", "example": "7"}],
     )
     for act in (lambda: read_lake(spark, root, TOPIC), lambda: compactor(spark, root).run(TOPIC)):
-        with pytest.raises(SchemaError, match="column number is string in newer loads and int in older ones"):
+        with pytest.raises(SchemaError, match="column number is string in newer loads and int32 in older ones"):
             act()
     assert generation_numbers(LocalPublisher(), TopicLayout(root, TOPIC)) == []
 
