@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from klamm.core.errors import ConfigError
 from klamm.core.extras import importing
 
-from ..publishing.interface import LakeError, LakeReader
-from ..publishing.local import LocalPublisher, local_path
+from ..publishing.interface import LakeReader
+from ..publishing.local import LocalFiles, local_path
 
 
 class LakeFiles(LakeReader, Protocol):
@@ -23,31 +23,6 @@ class LakeFiles(LakeReader, Protocol):
         unreadable.
         """
         ...
-
-
-class LocalFiles:
-    """`LakeFiles` over POSIX."""
-
-    def __init__(self) -> None:
-        self._reader: LakeReader = LocalPublisher()
-
-    def read(self, path: str) -> bytes | None:
-        return self._reader.read(path)
-
-    def names(self, path: str) -> list[str]:
-        return self._reader.names(path)
-
-    def files(self, path: str) -> list[tuple[str, int]]:
-        return self._reader.files(path)
-
-    def is_file(self, path: str) -> bool:
-        return self._reader.is_file(path)
-
-    def open(self, path: str) -> BinaryIO:
-        try:
-            return local_path(path).open("rb")
-        except OSError as error:
-            raise LakeError(f"cannot read {path}: {error.strerror}") from error
 
 
 def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import HeaderEnvelope
 from klamm.core.interfaces.serde import SerdeContext
-from klamm.core.records.epoch_end import EpochEnd
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
@@ -29,7 +26,6 @@ from klamm.schemas.serdes.avro import AvroSerde
 from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
 from ..lake.local_time import micros
-from ..lake.manifest import BatchMark
 from ..options import ReadOptions
 from ..spark.cluster import connect, edges
 from .job import LogEnds
@@ -43,15 +39,7 @@ _SAMPLES: Final = 8
 """The number of places of a range at which the size of batches is sampled."""
 
 
-@dataclass(frozen=True)
-class TopicSchemas:
-    """`reader` determines the lake's columns; `writers` has all schemas of the cluster, for this topic."""
-
-    reader: str
-    writers: Writers
-
-
-class ClusterTopics:
+class ClusterTopics(ClusterHistory):
     """`job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: unreadable records are set aside."""
 
     def __init__(self, settings: Settings, config: LakeConfig, *, quarantine: bool) -> None:
@@ -59,55 +47,42 @@ class ClusterTopics:
         self._config = config
         self._quarantine = quarantine
         self.bootstrap = settings.consumer.bootstrap_servers
-        self._client = connect(self.bootstrap, settings.plugins)
-        self._history = ClusterHistory(self._client)
+        super().__init__(connect(self.bootstrap, settings.plugins))
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def cluster_id(self) -> str:
-        return self._client.metadata([]).cluster_id or ""
+        return self.client.metadata([]).cluster_id or ""
 
     def matching(self, pattern: str) -> list[str]:
         """Returns the topics whose whole name matches, sorted, without internal ones (which begin with _)."""
         wanted = re.compile(pattern)
-        names = self._client.metadata().topics
+        names = self.client.metadata().topics
         return sorted(name for name in names if not name.startswith("_") and wanted.fullmatch(name))
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
-        partitions = self._client.partitions(topic)
+        partitions = self.client.partitions(topic)
         committed = IsolationLevel.READ_COMMITTED
-        first, last = (edges(self._client, partitions, edge, committed) for edge in (EARLIEST, LATEST))
+        first, last = (edges(self.client, partitions, edge, committed) for edge in (EARLIEST, LATEST))
         return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
-
-    def topic_id(self, topic: str) -> UUID | None:
-        return self._history.topic_id(topic)
-
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        return self._history.epoch_ends(epochs)
-
-    def is_compacted(self, topic: str) -> bool:
-        return self._history.is_compacted(topic)
-
-    def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
-        return self._history.last_batches(ends)
 
     def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
         found: dict[TopicPartition, list[float | None]] = {r.partition: [] for r in ranges if r.size}
         for place in range(_SAMPLES):
             at = {r.partition: r.start + r.size * place // _SAMPLES for r in ranges if r.size}
-            for tp, sample in self._history.headers_at(at).items():
+            for tp, sample in self.headers_at(at).items():
                 found[tp].append(_density(sample))
         return found
 
     def format(self, topic: str) -> RowFormat:
-        schemas = self._schemas(topic)
+        reader, writers = self._schemas(topic)
         said = self._settings.topics.get(topic)
         return RowFormat(
             topic=topic,
             partition_by=self._config.partition_by,
-            reader=schemas.reader if schemas else None,
-            writers=schemas.writers if schemas else {},
+            reader=reader,
+            writers=writers,
             envelope=said.envelope if said else "",
             plugins=self._settings.plugins,
             min_us=micros(self._config.timestamp_min),
@@ -116,13 +91,13 @@ class ClusterTopics:
             timezone=self._config.timezone,
         )
 
-    def _schemas(self, topic: str) -> TopicSchemas | None:
-        """Returns the topic's schemas; None if its values are bytes. They are read after the ranges were planned, so
-        that their writers' schemas are registered.
+    def _schemas(self, topic: str) -> tuple[str | None, Writers]:
+        """Returns the schema of the lake's columns (None if the values are bytes), and all of the cluster for this
+        topic. They are read after the ranges were planned, so that their writers' schemas are registered.
         """
         serde = self._settings.serde_name(topic)
         if serde is None:
-            return None
+            return None, {}
         if serde != AVRO:
             raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
         said = self._settings.topic_format(topic)
@@ -133,10 +108,9 @@ class ClusterTopics:
             )
         context = SerdeContext(self.bootstrap, self._settings.make_coordination, self._settings.topic_format)
         options = AvroOptions.model_validate(dict(said.options))
-        registry = open_registry(options, lambda: self._client, context.coordination)
+        registry = open_registry(options, lambda: self.client, context.coordination)
         subject = AvroSerde(options, context, registry).subject(topic)
-        reader = said.schema or _latest(topic, subject, registry)
-        return TopicSchemas(reader, registry.writers(subject))
+        return said.schema or _latest(topic, subject, registry), registry.writers(subject)
 
     def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
         options = ReadOptions(
@@ -149,10 +123,6 @@ class ClusterTopics:
         numbers = session.range(0, len(tasks.ranges), 1, len(tasks.ranges))
         work = RangeRows(tasks.options, tasks.ranges, format_)
         return numbers.mapInArrow(work, from_arrow_schema(format_.schema()))
-
-    @property
-    def client(self) -> ClusterClient:
-        return self._client
 
 
 def _density(headers: Sequence[BatchHeader]) -> float | None:

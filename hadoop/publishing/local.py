@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from ..lake.config import file_path, is_local_file
 from ..lake.layout import HALF
@@ -30,7 +31,41 @@ def local_path(uri: str) -> Path:
         raise LakeError(str(error)) from error
 
 
-class LocalPublisher:
+class LocalFiles:
+    """`LakeFiles` over POSIX."""
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return local_path(path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise LakeError(f"cannot read {path}: {error}") from error
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in local_path(path).iterdir() if not HALF.match(entry.name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise LakeError(f"cannot list {path}: {error}") from error
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        root = local_path(path)
+        found = (p for p in _below(root) if not HALF.match(p.name))
+        return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
+
+    def is_file(self, path: str) -> bool:
+        return is_local_file(path)
+
+    def open(self, path: str) -> BinaryIO:
+        try:
+            return local_path(path).open("rb")
+        except OSError as error:
+            raise LakeError(f"cannot read {path}: {error.strerror}") from error
+
+
+class LocalPublisher(LocalFiles):
     """Publishing over POSIX. `now_s` is the clock by which ages are measured; mtimes are the file system's."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -70,30 +105,6 @@ class LocalPublisher:
             age = self.age_s(str(half))
             if age is not None and age > older_than_s:
                 self.remove(str(half))
-
-    def read(self, path: str) -> bytes | None:
-        try:
-            return local_path(path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise LakeError(f"cannot read {path}: {error}") from error
-
-    def names(self, path: str) -> list[str]:
-        try:
-            return sorted(entry.name for entry in local_path(path).iterdir() if not HALF.match(entry.name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise LakeError(f"cannot list {path}: {error}") from error
-
-    def files(self, path: str) -> list[tuple[str, int]]:
-        root = local_path(path)
-        found = (p for p in _below(root) if not HALF.match(p.name))
-        return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
-
-    def is_file(self, path: str) -> bool:
-        return is_local_file(path)
 
     def make(self, path: str) -> None:
         folder = local_path(path)

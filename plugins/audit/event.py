@@ -147,52 +147,22 @@ class EventSource:
         span: tuple[int, int],
         windows: Iterable[EventWindow],
         *,
-        topic_id: str = "",
-        epoch: int = -1,
-        replay: bool = False,
-        reset: bool = False,
-        lossy: bool = False,
-        final: bool = False,
-        quiet: bool = False,
-        interval_ms: int = 0,
-        origin: str = "",
-        cut: bool = False,
-        note: str = "",
-        lake: str = "",
         load: LoadOrigin | None = None,
+        **fields: Any,
     ) -> AuditEvent:
-        """Returns an event. `place`: topic and partition; `span`: [from, to). With an `origin` its tier is `mirror`."""
+        """Returns an event. `place`: topic and partition; `span`: [from, to); `fields`: others of an `AuditEvent`. With
+        an `origin` its tier is `mirror`."""
+        who = self.who
+        tier = MIRROR if fields.get("origin") else who.tier
+        if load is not None:
+            fields |= {"lake": load.lake, "directory": load.directory, "replaces": load.replaces}
+            fields |= {"load": load.number, "job": load.job}
         self._made += 1
         return AuditEvent(
-            tier=MIRROR if origin else self.who.tier,
-            owner=self.who.owner,
-            host=self.who.host,
-            application=self.who.application,
-            topic=place[0],
-            partition=place[1],
-            from_offset=span[0],
-            to_offset=span[1],
-            window_ms=self.window_ms,
-            windows=tuple(windows),
-            replay=replay,
-            reset=reset,
-            lossy=lossy,
-            final=final,
-            quiet=quiet,
-            topic_id=topic_id,
-            epoch=epoch,
-            interval_ms=interval_ms,
-            origin=origin,
-            cut=cut,
-            note=note,
-            lake=lake if load is None else load.lake,
-            directory="" if load is None else load.directory,
-            replaces=() if load is None else load.replaces,
-            load=None if load is None else load.number,
-            job="" if load is None else load.job,
-            sequence=self._made - 1,
-            time_ms=self._clock_ms(),
-        )
+            tier=tier, owner=who.owner, host=who.host, application=who.application, topic=place[0], partition=place[1],
+            from_offset=span[0], to_offset=span[1], window_ms=self.window_ms, windows=tuple(windows),
+            sequence=self._made - 1, time_ms=self._clock_ms(), **fields,
+        )  # fmt: skip
 
 
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")

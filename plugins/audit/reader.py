@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -21,16 +20,6 @@ from .event import BROKER, AuditEvent, decode_event
 
 TIMEOUT_S: Final = 30.0
 """Seconds that a partition of the audit topic may return nothing before `read` fails."""
-
-
-@dataclass(frozen=True)
-class AuditLog:
-    """`events` in the order of each partition. `unreadable` names records that are not audit events, whose content is
-    unknown.
-    """
-
-    events: tuple[AuditEvent, ...]
-    unreadable: tuple[str, ...]
 
 
 class AuditReader:
@@ -88,9 +77,6 @@ class AuditReader:
             if topic in self._mirrored:
                 return []
             raise
-
-    def log(self) -> AuditLog:
-        return AuditLog(tuple(self.events), tuple(self.unreadable))
 
 
 class _Events:

@@ -20,24 +20,6 @@ class GzipConfig(BaseModel):
     level: int = Field(default=-1, ge=-1, le=9, alias="compression.level")
 
 
-class _Member:
-    """One gzip member, with the interface that `drain_members` uses."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(_GZIP_FRAME)
-
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._zlib.unused_data
-
-    def decompress(self, data: Buffer, max_length: int) -> bytes:
-        return self._zlib.decompress(data, max_length)
-
-
 class GzipCodec:
     name = "gzip"
     codec_id = 1
@@ -50,6 +32,6 @@ class GzipCodec:
 
     def decompress(self, data: Buffer, max_size: int) -> bytes:
         try:
-            return drain_members(_Member, data, max_size)
+            return drain_members(lambda: zlib.decompressobj(_GZIP_FRAME), data, max_size)
         except zlib.error as error:
             raise CorruptRecordError(f"gzip: {error}") from error

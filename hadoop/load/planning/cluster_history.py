@@ -23,10 +23,10 @@ class ClusterHistory:
     """Implements `klamm.hadoop.load.planning.history.TopicHistory` by a client, which the caller closes."""
 
     def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+        self.client = client
 
     def topic_id(self, topic: str) -> UUID | None:
-        return self._client.topic_ids([topic]).get(topic)
+        return self.client.topic_ids([topic]).get(topic)
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
         wanted = {tp: end - 1 for tp, end in ends.items() if end > 0}
@@ -34,16 +34,16 @@ class ClusterHistory:
         return {tp: mark for tp, mark in marks.items() if mark is not None}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        return self._client.leader_epoch_ends(epochs)
+        return self.client.leader_epoch_ends(epochs)
 
     def is_compacted(self, topic: str) -> bool:
-        return "compact" in (self._client.describe_configs(topic)["cleanup.policy"].value or "")
+        return "compact" in (self.client.describe_configs(topic)["cleanup.policy"].value or "")
 
     def headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[BatchHeader, ...]]:
         """Returns the headers of the batch that contains the offset, or follows it, and of some batches after it; none
         if it was deleted.
         """
-        return self._client.to_leaders(offsets, lambda node_id, share, _: self._headers(node_id, share))
+        return self.client.to_leaders(offsets, lambda node_id, share, _: self._headers(node_id, share))
 
     def _headers(
         self, node_id: int, offsets: Mapping[TopicPartition, int]
@@ -53,7 +53,7 @@ class ClusterHistory:
         """
         found: dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode] = {}
         while left := {tp: offset for tp, offset in offsets.items() if tp not in found}:
-            answers = self._client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
+            answers = self.client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
             for tp, answer in answers.items():
                 if answer.error is ErrorCode.offset_out_of_range:
                     found[tp] = ()

@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from klamm.core.client.event_publisher import EventPublisher
@@ -67,9 +67,6 @@ from . import batch_counts
 from .appends import AppendCounts
 from .batch_counts import BatchCounter, Cells
 from .ranges import KlammRangeAudit
-
-if TYPE_CHECKING:  # the twin of the compiled module, which need not be loaded
-    pass
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from klamm.plugins.audit.counting.broker_tier import GROUP as AUDIT_GROUP
 from klamm.plugins.audit.counting.broker_tier import Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
-from klamm.plugins.audit.reader import AuditLog, AuditReader
+from klamm.plugins.audit.reader import AuditReader
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000
@@ -205,11 +205,12 @@ class MemoryLogs:
         self.topics.append(name)
 
 
-def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
-    """Reads the audit topic. Raises `KlammError` if it does not exist or a partition cannot be read."""
+def read_audit_log(client: ClusterClient, topic: str) -> AuditReader:
+    """Returns a reader that has read the audit topic. Raises `KlammError` if it does not exist or a partition
+    cannot be read."""
     reader = AuditReader(client, topic)
     reader.read()
-    return reader.log()
+    return reader
 
 
 def mark_of(producer: str, timestamps: Sequence[int], partition: TopicPartition = FLIGHTS) -> Headers:

@@ -27,13 +27,14 @@ from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
 from klamm.hadoop.avro.jar import have_avro_jar
 from klamm.hadoop.lake.cli import DAMAGED
-from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
+from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.listing import loads_of
 from klamm.hadoop.lake.verification.findings import Bounds, TopicProof
 from klamm.hadoop.lake.verification.verify import topics_of, verify_topic
 from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.interface import LakeUnavailableError
+from klamm.hadoop.publishing.local import LocalFiles
 from klammtest.hadoop.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 from klammtest.hadoop.lakes import klamm_lake as run
 from klammtest.hadoop.load_jobs import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
