@@ -10,18 +10,10 @@ from typing import Final
 
 from ..differences import Difference, avro_difference
 from .model import MISSING, NAMED, AvroField, AvroType
-from .resolution import refusals, resolve
+from .resolution import PROMOTIONS, refusals, resolve
 
 MAX_SHOWN: Final = 1000
 """The most differences of two types that are returned: records within records repeat theirs any number of times."""
-_PROMOTED: Final = {
-    "long": {"int"},
-    "float": {"int", "long"},
-    "double": {"int", "long", "float"},
-    "bytes": {"string"},
-    "string": {"bytes"},
-}
-"""The writer's types that a reader's primitive type takes besides its own."""
 
 
 def differences(writer: AvroType, reader: AvroType) -> list[Difference]:
@@ -62,7 +54,7 @@ class _Checker:
             if not any(self._compatible(writer, branch) for branch in reader.branches):
                 yield _lacking(writer, path)
         elif reader.kind != writer.kind:
-            if writer.kind not in _PROMOTED.get(reader.kind, ()):
+            if (writer.kind, reader.kind) not in PROMOTIONS:
                 info = f"reader type: {_kind(reader)} not compatible with writer type: {_kind(writer)}"
                 yield _difference("TYPE_MISMATCH", path, info)
         elif reader.kind in ("array", "map"):

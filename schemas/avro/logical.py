@@ -32,7 +32,7 @@ _UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _FLOAT_MAX: Final = 3.4028235677973366e38
 """The least number that is rounded to the infinity of a `float`."""
 WHOLE: Final = {"int": 2**31, "long": 2**63}
-_INSTANTS: Final = frozenset({"timestamp-millis", "timestamp-micros", "timestamp-nanos"})
+INSTANTS: Final = frozenset({"timestamp-millis", "timestamp-micros", "timestamp-nanos"})
 
 
 def reader_of(avro: AvroType) -> Convert | None:
@@ -230,7 +230,7 @@ class _Writer:
         logical = self._avro.logical
         if logical == "date":
             return self._object(DAYS, self._days, "a date")
-        zone = "with a time zone" if logical in _INSTANTS else "without a time zone"
+        zone = "with a time zone" if logical in INSTANTS else "without a time zone"
         if logical.endswith("-nanos"):
             return self._object((-(2**63), 2**63 - 1), self._nanoseconds, f"a datetime {zone} or a whole number")
         micros = 1000 if logical.endswith("-millis") else 1
@@ -273,7 +273,7 @@ class _Writer:
 
     def _moment(self, value: Any) -> int:
         """Returns microseconds since 1970."""
-        zoned = self._avro.logical in _INSTANTS
+        zoned = self._avro.logical in INSTANTS
         if not isinstance(value, dt.datetime) or value != value:  # pandas.NaT is a datetime, too
             raise self.wrong(value, "a datetime")
         if zoned and value.utcoffset() is None:

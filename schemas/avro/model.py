@@ -56,6 +56,11 @@ class AvroType:
         return self.item
 
     @property
+    def parts(self) -> tuple[AvroType, ...]:
+        """The types within, in the order of the text."""
+        return (*(field.type for field in self.fields), *self.branches, *((self.item,) if self.item else ()))
+
+    @property
     def values(self) -> tuple[AvroType, ...]:
         """The branches of a union except null."""
         return tuple(branch for branch in self.branches if branch.kind != "null")
@@ -72,6 +77,13 @@ class AvroType:
     def branch_name(self) -> str:
         """The name of the type as a branch of a union: a named type's full name, else the kind."""
         return self.name or self.kind
+
+
+def branch_names(union: AvroType) -> dict[str, int]:
+    """Returns the branches by full name, and by short name where only one has it."""
+    shorts = [branch.short_name for branch in union.branches]
+    found = {name: index for index, name in enumerate(shorts) if name and shorts.count(name) == 1}
+    return found | {branch.branch_name: index for index, branch in enumerate(union.branches)}
 
 
 def describe(avro: AvroType) -> str:
@@ -98,5 +110,4 @@ def types_of(root: AvroType) -> Iterator[AvroType]:
             continue
         seen.add(id(avro))
         yield avro
-        parts = [*(field.type for field in avro.fields), *avro.branches, *([avro.item] if avro.item else [])]
-        waiting += reversed(parts)
+        waiting += reversed(avro.parts)

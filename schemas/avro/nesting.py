@@ -27,8 +27,7 @@ def _meets(avro: AvroType, inside: set[int], done: set[int]) -> bool:
     if id(avro) in done:
         return False
     inside.add(id(avro))
-    parts = (*(field.type for field in avro.fields), *avro.branches, *((avro.item,) if avro.item else ()))
-    found = any(_meets(part, inside, done) for part in parts)
+    found = any(_meets(part, inside, done) for part in avro.parts)
     inside.discard(id(avro))
     done.add(id(avro))
     return found

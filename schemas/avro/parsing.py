@@ -82,8 +82,7 @@ def _check_depth(avro: AvroType, level: int, heights: dict[int, int], inside: se
     height = heights.get(id(avro), 1)
     if id(avro) not in heights and level <= MAX_DEPTH:
         inside.add(id(avro))
-        parts = (*(field.type for field in avro.fields), *avro.branches, *((avro.item,) if avro.item else ()))
-        height = 1 + max((_check_depth(part, level + 1, heights, inside) for part in parts), default=0)
+        height = 1 + max((_check_depth(part, level + 1, heights, inside) for part in avro.parts), default=0)
         inside.discard(id(avro))
         heights[id(avro)] = height
     if level + height - 1 > MAX_DEPTH:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
+from ..avro.logical import misfit
 from ..avro.model import AvroType, describe, under
 from ..avro.resolution import (
     EnumPlan,
@@ -75,10 +76,6 @@ def never(plan: Resolution) -> str | None:
             fits = [(b.writer.kind in kinds, b.writer.kind != "null") for b in plan.branches]
             return reasons[fits.index(max(fits))]  # why the likely branch cannot be read
     return None
-
-
-def _wrong(at: str, what: str) -> SchemaError:
-    return SchemaError(f"field {at}: {what}" if at else what)
 
 
 def _from_union(plan: FromUnion, array: pa.Array, live: pa.Array, at: str) -> pa.Array:
@@ -199,7 +196,7 @@ def _enum(plan: EnumPlan, array: pa.Array, live: pa.Array, at: str) -> pa.Array:
     lost = pc.and_(live, pc.and_(pc.is_valid(array), pc.is_null(read)))
     if _any(lost):
         symbol = array.filter(lost)[0].as_py()
-        raise _wrong(at, f"symbol {symbol} is not in {describe(plan.reader)}, which has no default")
+        raise misfit(at, f"symbol {symbol} is not in {describe(plan.reader)}, which has no default")
     return read
 
 
@@ -222,7 +219,7 @@ def _times(stored: pa.Array, factor: int, writer: AvroType, reader: AvroType, at
     try:
         return pc.multiply_checked(stored, factor)
     except pa.ArrowInvalid as error:
-        raise _wrong(at, f"a {describe(writer)} beyond what {describe(reader)} holds in a column") from error
+        raise misfit(at, f"a {describe(writer)} beyond what {describe(reader)} holds in a column") from error
 
 
 def _logical(stored: pa.Array, avro: AvroType, at: str) -> pa.Array:
@@ -244,7 +241,7 @@ def _decimals(stored: pa.Array, avro: AvroType, at: str) -> pa.Array:
     for number in numbers:
         if not -limit < number < limit:
             shown = Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -avro.scale))
-            raise _wrong(at, f"{shown} has more digits than {describe(avro)}")
+            raise misfit(at, f"{shown} has more digits than {describe(avro)}")
     data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
     valid = pc.is_valid(stored).buffers()[1] if stored.null_count else None
     return pa.Array.from_buffers(arrow_type(avro), len(stored), [valid, pa.py_buffer(data)])
@@ -257,7 +254,7 @@ def _cast(array: pa.Array, target: pa.DataType, at: str) -> pa.Array:
     try:
         return pc.cast(array, target, safe=not pa.types.is_floating(target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _wrong(at, str(error)) from error
+        raise misfit(at, str(error)) from error
 
 
 def _any(mask: pa.Array) -> bool:

@@ -35,6 +35,6 @@ def _count(avro: AvroType, inside: tuple[str, ...], before: int) -> int:
         if avro.name in inside:
             raise SchemaError(f"the schema's type {avro.name} contains itself; a table's columns cannot")
         inside = (*inside, avro.name)
-    for part in (*(field.type for field in avro.fields), *avro.branches, *((avro.item,) if avro.item else ())):
+    for part in avro.parts:
         count = _count(part, inside, count)
     return count

@@ -15,16 +15,12 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 
 from ..avro.defaults import default_value
+from ..avro.logical import DAYS, INSTANTS
 from .apply import default_column, list_offsets, map_entries, repeats
 from .arrowtype import TIMESTAMP, arrow_type, members
 from .avrotype import MISSING, AvroField, AvroType
 
-DAYS: Final = (-719_162, 2_932_896)
-"""The range of `date` in days: the years 1 to 9999, as in Python."""
 MICROS: Final = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
-
-
-_INSTANTS: Final = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
 
 
 class Misfit(Exception):
@@ -53,7 +49,7 @@ def check_zones(kind: pa.DataType, avro: AvroType, at: str = "") -> None:
         check_zones(kind.value_type, avro.inner, f"{at}[]")
     elif avro.kind == "map" and pa.types.is_map(kind):
         check_zones(kind.item_type, avro.inner, f"{at}{{}}")
-    elif avro.logical in _INSTANTS and pa.types.is_timestamp(kind) and kind.tz is None:
+    elif avro.logical in INSTANTS and pa.types.is_timestamp(kind) and kind.tz is None:
         raise SchemaError(
             f"field {at}: {kind} has no time zone, so it is no instant, as {avro.logical} is; local-{avro.logical} "
             "takes it"

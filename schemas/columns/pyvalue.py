@@ -11,9 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.core.errors import SchemaError
-
-from ..avro.logical import reader_of
+from ..avro.logical import misfit, reader_of
 from ..avro.model import AvroType, describe, under
 from .apply import map_entries
 from .arrowtype import members
@@ -37,7 +35,7 @@ def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
         return _records(array, avro, at)
     elif avro.kind == "map":
         if pa.types.is_struct(kind):
-            raise _wrong(at, f"{kind} is no map; cast the column to map<string, …>")
+            raise misfit(at, f"{kind} is no map; cast the column to map<string, …>")
         if pa.types.is_map(kind):
             return _maps(array, avro, at)
     elif avro.kind == "array" and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
@@ -51,20 +49,16 @@ def python_values(array: pa.Array, avro: AvroType, at: str = "") -> list[Any]:
     try:
         return list(array.to_pylist(maps_as_pydicts="strict"))
     except KeyError as error:
-        raise _wrong(at, "a key occurs twice in a map") from error
+        raise misfit(at, "a key occurs twice in a map") from error
     except (ValueError, OverflowError) as error:
-        raise _wrong(at, f"a value of {kind} that Python cannot hold: {error}") from error
-
-
-def _wrong(at: str, what: str) -> SchemaError:
-    return SchemaError(f"field {at}: {what}" if at else what)
+        raise misfit(at, f"a value of {kind} that Python cannot hold: {error}") from error
 
 
 def _branches(array: pa.StructArray, union: AvroType, at: str) -> list[Any]:
     names = [name for name, _ in members(union)]
     if sorted(field.name for field in array.type) != sorted(names):
         form = ", ".join(f"{name}: {describe(branch)}" for name, branch in members(union))
-        raise _wrong(at, f"{array.type} is no {describe(union)}, whose column is struct<{form}>")
+        raise misfit(at, f"{array.type} is no {describe(union)}, whose column is struct<{form}>")
     valid = pc.is_valid(array)
     found: list[Any] = [None] * len(array)
     count = [0] * len(array)
@@ -79,9 +73,9 @@ def _branches(array: pa.StructArray, union: AvroType, at: str) -> list[Any]:
             count[row] += 1
     if max(count, default=0) > 1:
         set_ = [name for name in names if array.field(name)[count.index(max(count))].is_valid]
-        raise _wrong(at, f"{' and '.join(set_)} are set; of a union's members one is")
+        raise misfit(at, f"{' and '.join(set_)} are set; of a union's members one is")
     if 0 in count and not union.optional:
-        raise _wrong(at, f"no member of the union is set, and {describe(union)} has no null")
+        raise misfit(at, f"no member of the union is set, and {describe(union)} has no null")
     return found
 
 
@@ -119,7 +113,7 @@ def _maps(array: pa.MapArray, avro: AvroType, at: str) -> list[Any]:
         first, end = ends[row], ends[row + 1]
         made = dict(entries[first:end]) if ok else None
         if made is not None and len(made) < end - first:
-            raise _wrong(at, "a key occurs twice in a map")
+            raise misfit(at, "a key occurs twice in a map")
         found.append(made)
     return found
 

@@ -5,15 +5,14 @@ and unions with the branch that was written.
 from __future__ import annotations
 
 import io
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
-from ..avro.values.stored import symbols
+from ..avro.values.stored import StoredTypes, symbols
 from .arrowtype import members
 from .avrotype import AvroType
 
@@ -24,8 +23,7 @@ _FIELD: Final = "v"
 def stored_reader(avro: AvroType) -> Callable[[bytes], Any]:
     """Returns a function that reads one payload. It raises `SchemaError` for bytes that are left over, and whatever
     fastavro raises for damaged ones."""
-    numbers = itertools.count()
-    schema = parse_schema(_schema(avro, numbers))
+    schema = parse_schema(_Wrapped().of(avro))
     convert = _converter(avro)
 
     def read(payload: bytes) -> Any:
@@ -39,36 +37,23 @@ def stored_reader(avro: AvroType) -> Callable[[bytes], Any]:
     return read
 
 
-def _schema(avro: AvroType, numbers: Iterator[int]) -> Any:
-    """Returns the schema of the same bytes, without logical types, aliases and defaults, and with names of its own.
+class _Wrapped(StoredTypes):
+    """A branch of a union of several is a record of one field, which has the bytes of the field: fastavro reports the
+    branch of records only. Each use of a named type is a type of its own, since these records are namespaces."""
 
-    A branch of a union of several is a record of one field, which has the bytes of the field: fastavro reports the
-    branch of records only.
-    """
-    name = f"t{next(numbers)}"
-    match avro.kind:
-        case "record":
-            fields = [{"name": field.name, "type": _schema(field.type, numbers)} for field in avro.fields]
-            return {"type": "record", "name": name, "fields": fields}
-        case "enum":
-            return {"type": "enum", "name": name, "symbols": symbols(avro.symbols)}
-        case "fixed":
-            return {"type": "fixed", "name": name, "size": avro.size}
-        case "array":
-            return {"type": "array", "items": _schema(avro.inner, numbers)}
-        case "map":
-            return {"type": "map", "values": _schema(avro.inner, numbers)}
-        case "union" if len(avro.values) > 1:
-            wrapped = zip((member for member, _ in members(avro)), avro.values, strict=True)
-            made = iter([_branch(f"{name}.{member}", branch, numbers) for member, branch in wrapped])
-            return ["null" if branch.kind == "null" else next(made) for branch in avro.branches]
-        case "union":
-            return [_schema(branch, numbers) for branch in avro.branches]
-    return avro.kind
+    def of(self, avro: AvroType) -> Any:
+        if len(avro.values) < 2:
+            return super().of(avro)
+        name = self.new_name()
+        made = iter(
+            {"type": "record", "name": f"{name}.{member}", "fields": [{"name": _FIELD, "type": self.of(branch)}]}
+            for member, branch in members(avro)
+        )
+        return ["null" if branch.kind == "null" else next(made) for branch in avro.branches]
 
-
-def _branch(name: str, avro: AvroType, numbers: Iterator[int]) -> Any:
-    return {"type": "record", "name": name, "fields": [{"name": _FIELD, "type": _schema(avro, numbers)}]}
+    def once(self, key: Hashable, define: Callable[[str], Any]) -> Any:
+        del key
+        return define(self.new_name())
 
 
 def _converter(avro: AvroType) -> Convert | None:

@@ -3,7 +3,7 @@ Confluent's registry)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
@@ -74,11 +74,15 @@ class JsonSchema:
     @cached_property
     def validator(self) -> Validator:
         """Checks values. Retrieves nothing: a `$ref` that leads nowhere raises an error when it is needed."""
+        return self.validator_of(draft_class)
+
+    def validator_of(self, class_of: Callable[[str], type[Validator]]) -> Validator:
+        """Returns a validator of the class of the draft."""
         draft = draft_of(self.document)
         document = without_draft(self.document)
         documents = {name: without_draft(load(text)) for name, text in self.references.items()}
         registry = registry_of(document, documents, specification_with(draft))
-        return _of_draft(draft)(document, registry=registry)
+        return class_of(draft)(document, registry=registry)
 
     @cached_property
     def document(self) -> Any:
@@ -147,7 +151,8 @@ def without_draft(document: Any) -> Any:
 
 
 @cache
-def _of_draft(draft: str) -> type[Validator]:
+def draft_class(draft: str) -> type[Validator]:
+    """Returns the class of validators of a draft, whose patterns run in linear time."""
     extended: type[Validator] = validators.extend(
         validators.validator_for({"$schema": draft}), {**KEYWORDS, "uniqueItems": unique_items}
     )

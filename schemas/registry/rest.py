@@ -18,7 +18,7 @@ from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from ..compatibility import Compatibility
 from ..names import AVRO
 from ..store.records import SchemaRecord, encode
-from ..store.schema import Metadata, Reference, RuleSet, SchemaText
+from ..store.schema import SchemaText
 from ..store.schema_store import MAX_DEPTH, SchemaStore, SchemaVersion, Which
 from ..store.subjects import DEFAULT_CONTEXT, beside, context_of, qualified
 from .registry import SchemaRegistry, warn_of_level
@@ -218,16 +218,7 @@ def _normalize(normalize: bool) -> dict[str, str]:
 
 def _schema_text(answer: Mapping[str, Any]) -> SchemaText:
     try:
-        if not isinstance(answer["schema"], str):
-            raise TypeError("schema is not text")
-        metadata, rule_set = answer.get("metadata"), answer.get("ruleSet")
-        return SchemaText(
-            answer["schema"],
-            answer.get("schemaType") or AVRO,
-            tuple(map(Reference.from_json, answer.get("references") or ())),
-            None if metadata is None else Metadata.from_json(metadata),
-            None if rule_set is None else RuleSet.from_json(rule_set),
-        )
+        return SchemaText.from_json(answer)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SchemaError(f"the schema registry's answer is no schema: {error!r:.200}") from error
 

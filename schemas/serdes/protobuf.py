@@ -17,10 +17,10 @@ from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, Serializer
 
+from .. import message_indexes
 from ..avro.values.dataclass import from_plain
 from ..names import PROTOBUF
 from ..options import ProtobufOptions
-from ..protobuf import indexes
 from ..protobuf.messages import Messages
 from ..protobuf.schema import parse
 from ..protobuf.values import fill, plain
@@ -65,7 +65,7 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: {error}") from error
         kind, write = messages.at(place), filling(messages)
-        framing = self.framing(topic, registered, indexes.encode(place))
+        framing = self.framing(topic, registered, message_indexes.encode(place))
         prefix = framing.prefix
 
         def serialize(value: Any) -> bytes | None:
@@ -104,7 +104,7 @@ def _decoder(finish: _Finish, written: RegisteredSchema) -> Decode:
     messages = _messages(written)
 
     def decode(stream: io.BytesIO) -> Any:
-        message = messages.at(indexes.decode(stream))()
+        message = messages.at(message_indexes.decode(stream))()
         try:
             message.MergeFromString(stream.read())
         except DecodeError as error:

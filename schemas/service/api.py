@@ -31,7 +31,7 @@ from ..store.records import (
     SubjectDeletion,
 )
 from ..store.registration import NewVersion, RefusedError, register, with_numbers
-from ..store.schema import Metadata, Reference, RuleSet, SchemaText
+from ..store.schema import Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import (
     ALL_CONTEXTS,
@@ -770,17 +770,7 @@ def _schema(body: Mapping[str, Any]) -> SchemaText:
     if not isinstance(text, str | None) or not isinstance(kind, str):
         raise RefusedError(422, "schema and schemaType are text")
     try:
-        metadata, rule_set = body.get("metadata"), body.get("ruleSet")
-        references = body.get("references") or []
-        if not isinstance(references, list):
-            raise ValueError("references is not a list")
-        return SchemaText(
-            text or "",
-            kind.upper(),
-            tuple(map(Reference.from_json, references)),
-            None if metadata is None else Metadata.from_json(metadata),
-            None if rule_set is None else RuleSet.from_json(rule_set),
-        )
+        return SchemaText.from_json({**body, "schema": text or "", "schemaType": kind.upper()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         missing = isinstance(error, KeyError)
         raise RefusedError(422, f"{error} is missing" if missing else str(error)) from error

@@ -25,7 +25,7 @@ from ..store.records import (
     decode,
     encode,
 )
-from ..store.schema import Metadata, Reference, RuleSet, SchemaText
+from ..store.schema import SchemaText
 from ..store.schema_store import SchemaStore, Which
 from ..store.subjects import ALL_CONTEXTS, DEFAULT_CONTEXT, GLOBAL, context_of, qualified
 from .topic import SchemaTopic
@@ -149,7 +149,9 @@ def _of_registry(base: str) -> Iterator[Record]:
         for number in _get(f"{at}?deleted=true") or ():
             found = _get(f"{at}/{number}?deleted=true")
             if found is not None:
-                rows.append(SchemaRecord(found["subject"], number, found["id"], _schema(found), number not in live))
+                rows.append(
+                    SchemaRecord(found["subject"], number, found["id"], SchemaText.from_json(found), number not in live)
+                )
     rows.sort(key=lambda row: row.schema_id)
     yield from rows
     for context, newest in {row.context: row for row in rows}.items():
@@ -162,17 +164,6 @@ def _of_registry(base: str) -> Iterator[Record]:
 def _config(given: dict[str, Any]) -> Config:
     known = {key: value for key, value in given.items() if value is not None}
     return Config.from_json(known)
-
-
-def _schema(given: dict[str, Any]) -> SchemaText:
-    metadata, rule_set = given.get("metadata"), given.get("ruleSet")
-    return SchemaText(
-        given["schema"],
-        given.get("schemaType") or "AVRO",
-        tuple(map(Reference.from_json, given.get("references") or ())),
-        None if metadata is None else Metadata.from_json(metadata),
-        None if rule_set is None else RuleSet.from_json(rule_set),
-    )
 
 
 def _get(url: str) -> Any:

@@ -16,7 +16,7 @@ from klamm.core.errors import SchemaError
 from ..java_json import dumps
 from ..names import AVRO
 from .config import Config, Mode
-from .schema import Metadata, Reference, RuleSet, SchemaText
+from .schema import SchemaText
 from .subjects import context_of
 
 KeyValue = tuple[bytes, bytes | None]
@@ -214,16 +214,7 @@ def _schema(subject: str, version: int, value: bytes, place: RecordPlace) -> Sch
     try:
         if (given["subject"], given["version"]) != (subject, version):
             raise ValueError(f"the value is of {given['subject']!r:.100}, version {given['version']!r:.20}")
-        metadata, rule_set = given.get("metadata"), given.get("ruleSet")
-        schema = SchemaText(
-            _subject(given, "schema"),
-            given.get("schemaType") or AVRO,
-            tuple(map(Reference.from_json, given.get("references") or ())),
-            None if metadata is None else Metadata.from_json(metadata),
-            None if rule_set is None else RuleSet.from_json(rule_set),
-        )
-        if not isinstance(schema.schema_type, str):
-            raise ValueError(f"schemaType is {schema.schema_type!r:.100}, not text")
+        schema = SchemaText.from_json(given)
         return SchemaRecord(subject, version, _number(given, "id", 0), schema, given.get("deleted") is True)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)

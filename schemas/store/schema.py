@@ -164,6 +164,22 @@ class SchemaText:
     metadata: Metadata | None = None
     rule_set: RuleSet | None = None
 
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> SchemaText:
+        """Reads a schema object of a record, a request or an answer. Raises `ValueError` for a value that is none of
+        its kind, `KeyError` for what is missing."""
+        references = given.get("references") or []
+        if not isinstance(references, list):
+            raise ValueError("references is not a list")
+        metadata, rule_set = given.get("metadata"), given.get("ruleSet")
+        return cls(
+            _text(given, "schema"),
+            _optional_text(given, "schemaType") or AVRO,
+            tuple(map(Reference.from_json, references)),
+            None if metadata is None else Metadata.from_json(metadata),
+            None if rule_set is None else RuleSet.from_json(rule_set),
+        )
+
     def named_version(self) -> int | None:
         """Returns the number of the version that the metadata name."""
         named = None if self.metadata is None else dict(self.metadata.properties).get(VERSION)

@@ -14,12 +14,11 @@ from jsonschema import validators
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import specification_with
 
 from klamm.core.errors import SchemaError
 
 from ..json_schema.patterns import KEYWORDS, compiled
-from ..json_schema.schema import draft_of, registry_of, unique_items, without_draft
+from ..json_schema.schema import draft_class, parse
 from ..json_schema.text import load
 
 __all__ = ["JsonPayload"]
@@ -41,17 +40,14 @@ class JsonPayload:
     """Implements `klamm.schemas.validation.payload.PayloadFormat`."""
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
-        document = load(text)
-        draft = draft_of(document)
-        self._title = document.get("title") if isinstance(document, dict) else None
-        plain = _checked(document)
+        schema = parse(text, references, new=False)
+        for part in (schema.document, *map(load, references.values())):
+            _check_bounded(part)
+        self._title = schema.document.get("title") if isinstance(schema.document, dict) else None
         try:
-            registry = registry_of(
-                plain, {name: _checked(load(text)) for name, text in references.items()}, specification_with(draft)
-            )
+            self._validator = schema.validator_of(_of_draft)
         except (ValueError, AttributeError, TypeError) as error:
             raise SchemaError(f"not a JSON Schema: {str(error)[:200]}") from error
-        self._validator = _of_draft(draft)(plain, registry=registry)
 
     def name(self, _message: Sequence[int]) -> str | None:
         return self._title if isinstance(self._title, str) else None
@@ -78,9 +74,8 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON number")
 
 
-def _checked(document: Any) -> Any:
-    """Returns the schema without `$schema`. Raises `SchemaError` for keywords and patterns whose work cannot be
-    bounded."""
+def _check_bounded(document: Any) -> None:
+    """Raises `SchemaError` for keywords and patterns whose work cannot be bounded."""
     waiting = [document]
     while waiting:
         part = waiting.pop()
@@ -89,7 +84,6 @@ def _checked(document: Any) -> Any:
             waiting += part.values()
         elif isinstance(part, list):
             waiting += part
-    return without_draft(document)
 
 
 def _refuse_unbounded(part: dict[str, Any]) -> None:
@@ -103,16 +97,9 @@ def _refuse_unbounded(part: dict[str, Any]) -> None:
 
 @cache
 def _of_draft(draft: str) -> type[Validator]:
-    base = validators.validator_for({"$schema": draft})
+    base = draft_class(draft)
     counted = {name: _counted(base.VALIDATORS[name]) for name in base.VALIDATORS if name.endswith("ef")}
-    extended: type[Validator] = validators.extend(
-        base,
-        {
-            **counted,
-            **KEYWORDS,
-            "uniqueItems": unique_items,
-        },
-    )
+    extended: type[Validator] = validators.extend(base, {**counted, **KEYWORDS})
     return extended
 
 

@@ -22,7 +22,6 @@ __all__ = [
     "describe",
     "guid",
     "header_of",
-    "message_indexes",
     "number",
     "schema_id",
 ]
@@ -32,8 +31,6 @@ VALUE_HEADER: Final = "__value_schema_id"
 BY_ID: Final = 0
 BY_GUID: Final = 1
 _SIZE: Final = {BY_ID: 5, BY_GUID: 17}
-_MAX_NESTED: Final = 100
-"""protoc's limit of messages within each other is lower."""
 
 
 class SchemaId(NamedTuple):
@@ -77,28 +74,3 @@ def guid(name: bytes) -> str:
 def describe(name: bytes) -> str:
     """Returns `schema id 7`, or `schema GUID …`."""
     return f"schema id {number(name)}" if name[0] == BY_ID else f"schema GUID {guid(name)}"
-
-
-def message_indexes(source: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Returns the indexes of a Protobuf message, and the position after them; `SchemaError` if there are none."""
-    count, at = _zigzag(source, at)
-    if not 0 <= count <= _MAX_NESTED:
-        raise SchemaError(f"the Protobuf message indexes claim to be {count}")
-    found = []
-    for _ in range(count):
-        index, at = _zigzag(source, at)
-        found.append(index)
-    return tuple(found) or (0,), at
-
-
-def _zigzag(source: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        if at >= len(source):
-            raise SchemaError("the Protobuf message indexes are cut off")
-        byte = source[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value >> 1 ^ -(value & 1), at
-    raise SchemaError("a Protobuf message index has more than 5 bytes")

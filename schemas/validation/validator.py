@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 from klamm.core.config.sections.topic import SchemaRule, TopicConfig
@@ -21,11 +22,12 @@ from klamm.core.extras import missing_package
 from klamm.core.log.errors import InvalidRecordError, RecordError
 from klamm.core.records.record import Record
 
+from .. import message_indexes
 from ..names import PROTOBUF
 from ..store.subjects import context_of
 from .config import SchemaValidatorConfig
 from .payload import PayloadFormat, payload_format
-from .schema_id import KEY_HEADER, VALUE_HEADER, SchemaId, describe, guid, header_of, message_indexes, number, schema_id
+from .schema_id import KEY_HEADER, VALUE_HEADER, SchemaId, describe, guid, header_of, number, schema_id
 
 if TYPE_CHECKING:
     from klamm.core.interfaces.service import BrokerContext
@@ -246,8 +248,13 @@ class _Schema:
     def check(self, found: SchemaId, payload: bytes, table: SchemaTopic) -> None:
         start, message = found.at if found.inside else 0, _NO_MESSAGE
         if self._version.schema.schema_type == PROTOBUF:
-            message, end = message_indexes(found.source, found.at)
-            start = end if found.inside else 0
+            stream = BytesIO(found.source)
+            stream.seek(found.at)
+            try:
+                message = message_indexes.decode(stream)
+            except (EOFError, ValueError) as error:
+                raise SchemaError(f"the Protobuf message indexes: {error}") from error
+            start = stream.tell() if found.inside else 0
         form = self._form()
         if self._naming is not None and message not in self._named:
             self._check_name(form, message, found.name, table)

@@ -28,7 +28,7 @@ from klamm.core.errors import SchemaError
 
 from ..branches import NAME_KEY, candidates, takes_names
 from ..logical import Convert, misfit, reader_of
-from ..model import MISSING, AvroType, describe, types_of, under
+from ..model import MISSING, AvroType, branch_names, describe, types_of, under
 
 __all__ = ["cell_reader", "float_text", "fractions", "json_reader", "json_text"]
 
@@ -284,9 +284,7 @@ def _plain(branch: AvroType, name: str) -> bool:
 
 
 def _names(avro: AvroType) -> dict[str, int]:
-    shorts = [branch.short_name for branch in avro.branches]
-    found = {name: index for index, name in enumerate(shorts) if name and shorts.count(name) == 1}
-    return found | {branch.branch_name: index for index, branch in enumerate(avro.branches) if branch.kind != "null"}
+    return {name: index for name, index in branch_names(avro).items() if avro.branches[index].kind != "null"}
 
 
 def _branch(avro: AvroType, reads: list[Convert], value: Any) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ..model import NAME, NAMED, AvroType
+from ..model import NAME, AvroType
 
 
 class StoredTypes:
@@ -48,10 +48,6 @@ class StoredTypes:
 
     def new_name(self) -> str:
         return self._name(object())
-
-    def branch(self, avro: AvroType) -> str:
-        """Returns the name of a branch of a union."""
-        return self._name(id(avro)) if avro.kind in NAMED else avro.kind
 
     def _name(self, key: Hashable) -> str:
         return self._names.setdefault(key, f"t{len(self._names)}")

@@ -17,7 +17,7 @@ from klamm.core.errors import SchemaError
 from ..branches import NAME_KEY, Ranked, candidates, takes_names
 from ..defaults import default_value
 from ..logical import misfit, writer_of
-from ..model import MISSING, AvroField, AvroType, describe, under
+from ..model import MISSING, AvroField, AvroType, branch_names, describe, under
 from .dataclass import field_names
 from .encoding import Encode, Put, counted, default_bytes, leaf, varint
 
@@ -186,7 +186,7 @@ class _Union:
         self._at = at
         self._encodes = encodes
         self._by_class: dict[type, Ranked] = {}
-        self._by_name = _branch_names(avro)
+        self._by_name = branch_names(avro)
         self._has_records = any(branch.kind == "record" for branch in avro.branches)
 
     def __call__(self, value: Any, put: Put) -> None:
@@ -256,10 +256,3 @@ class _Union:
         return misfit(
             self._at, f'the value may be of {" or ".join(names)}: name one, as ("{names[0]}", value){record}'
         )  # fmt: skip
-
-
-def _branch_names(avro: AvroType) -> dict[str, int]:
-    """Returns the branches by full name, and by short name where only one has it."""
-    shorts = [branch.short_name for branch in avro.branches]
-    found = {name: index for index, name in enumerate(shorts) if name and shorts.count(name) == 1}
-    return found | {branch.branch_name: index for index, branch in enumerate(avro.branches)}

@@ -15,9 +15,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.serde import HeaderDeserializer, HeaderSerializer, Serde
+from klamm.schemas import message_indexes as indexes
 from klamm.schemas.names import PROTOBUF
 from klamm.schemas.options import ProtobufOptions
-from klamm.schemas.protobuf import indexes
 from klamm.schemas.registry.registry import LogRegistry
 from klamm.schemas.serdes.protobuf import ProtobufSerde
 from klamm.testing.contracts import SerdeContract
