@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from klamm import ClusterClient, load_settings
+from klamm import ClusterClient, Settings, load_settings
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s
 from klamm.core.cli.output import console, say, say_document
@@ -42,12 +42,22 @@ DEFAULT_TIMEOUT = "1h"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False)
 
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
+Since = Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")]
+Until = Annotated[str, typer.Option(help="Only windows before this date or time.")]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
+    ),
+]
+
 
 @app.callback(invoke_without_command=True)
 def audit_command(
     context: typer.Context,
     config: ConfigFile = DEFAULT_CONFIG,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
+    topic: Topics = None,
     tier: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,14 +72,9 @@ def audit_command(
             "--by", help="Group the windows by this span; if not given, the shortest of at most 60 rows (JSON: window)."
         ),
     ] = None,
-    since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
-    until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
-    expect: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
-        ),
-    ] = None,
+    since: Since = "",
+    until: Until = "",
+    expect: Expect = None,
     wait: Annotated[float, typer.Option(help="Repeat for up to this many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
@@ -123,9 +128,7 @@ def audit_command(
     tiers, expected = tuple(map(_known, tier or ())), tuple(map(_expected, expect or ()))
     selected = (*tiers, *map(str, expected)) if tiers else ()
     query = AuditQuery(tuple(topic or ()), selected, expected, *parse_span(since, until, "--"))
-    settings = load_settings(config)
-    of_command(settings.log)
-    audit = audit_config(settings)
+    settings, audit = _configured(config)
     with open_client(settings, "audit") as client:
         answer = _ask_until(client, audit, query, wait)
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
@@ -157,29 +160,20 @@ def settle_command(
     why: Annotated[str, typer.Option("--why", help="The reason for taking these counts as complete.")],
     config: ConfigFile = DEFAULT_CONFIG,
     tier: Annotated[list[str] | None, typer.Option("--tier", help="Only this tier; may be repeated.")] = None,
-    since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
-    until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
-    expect: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
-        ),
-    ] = None,
+    since: Since = "",
+    until: Until = "",
+    expect: Expect = None,
 ) -> None:
     """Settle counts that stay unknown. An event in the audit topic records who settled them, and why.
 
     A missing or duplicated count is proved and cannot be settled. A settled count that changes is unknown again.
     """
-    for option, text in (("--who", who), ("--why", why)):
-        if not text.strip():
-            raise ConfigError(f"{option}: expected a text that is not empty")
-    settings = load_settings(config)
-    of_command(settings.log)
-    audit = audit_config(settings)
+    who, why = _text("--who", who), _text("--why", why)
+    settings, audit = _configured(config)
     span = parse_span(since, until, "--")
     query = AuditQuery((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
     with open_client(settings, "audit") as client:
-        counts, windows = settle(client, audit, query, who.strip(), why.strip())
+        counts, windows = settle(client, audit, query, who, why)
     say(f"settled {counts} counts in {windows} windows of topic {topic}")
 
 
@@ -198,20 +192,16 @@ def retire_command(
 
     An event in the audit topic records who ended it, and why. If it counts again, it is compared from then on.
     """
-    for option, text in (("--who", who), ("--why", why)):
-        if not text.strip():
-            raise ConfigError(f"{option}: expected a text that is not empty")
+    who, why = _text("--who", who), _text("--why", why)
     try:
         key = TierKey(*expected_tier(tier))
     except ValueError as error:
         raise ConfigError(f"TIER: {error}") from error
     if lake and key.tier != HADOOP:
         raise ConfigError(f"--lake: expected a tier hadoop/SINK with it, got {tier!r}")
-    settings = load_settings(config)
-    of_command(settings.log)
-    audit = audit_config(settings)
+    settings, audit = _configured(config)
     with open_client(settings, "audit") as client:
-        topics = retire(client, audit, key, tuple(topic or ()), lake, who.strip(), why.strip())
+        topics = retire(client, audit, key, tuple(topic or ()), lake, who, why)
     say(f"{tier} ended for {', '.join(topics)}")
 
 
@@ -224,13 +214,8 @@ def serve_command(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: any free port.")
     ] = 8095,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
-    expect: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--expect", help="A tier that must have counted: mirror, consumer/GROUP or hadoop/SINK; may be repeated."
-        ),
-    ] = None,
+    topic: Topics = None,
+    expect: Expect = None,
     max_events: Annotated[
         int, typer.Option("--max-events", min=1, help="The maximum number of audit events kept in memory.")
     ] = 1_000_000,
@@ -239,14 +224,13 @@ def serve_command(
     from .web.service import AuditPages
     from .web.source import ClusterSource
 
-    settings = load_settings(config)
-    of_command(settings.log)
+    settings, audit = _configured(config)
     query = AuditQuery(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
 
     def connect() -> ClusterClient:
         return open_client(settings, "audit-serve", request_timeout_s=TIMEOUT_S)
 
-    source = ClusterSource(connect, audit_config(settings), query, max_events=max_events)
+    source = ClusterSource(connect, audit, query, max_events=max_events)
     pages = AuditPages(source, host, port, "--port")
     with suppress(StopRequestedError):  # also for a second signal, which ends `stop` early
         try:
@@ -259,6 +243,18 @@ def serve_command(
     problem = pages.health()
     if problem is not None:
         raise KlammError(problem)
+
+
+def _configured(config: Path) -> tuple[Settings, AuditConfig]:
+    settings = load_settings(config)
+    of_command(settings.log)
+    return settings, audit_config(settings)
+
+
+def _text(option: str, text: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"{option}: expected a text that is not empty")
+    return text.strip()
 
 
 def _check_html(file: Path) -> None:
@@ -289,9 +285,7 @@ def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float
 def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], began_s: float, timeout_s: float) -> None:
     """Waits until the gate opens, and prints the result. A tier that is named with its owner must have counted. The
     time-out includes all connections and requests."""
-    settings = load_settings(config)
-    of_command(settings.log)
-    audit = audit_config(settings)
+    settings, audit = _configured(config)
     named = [TierKey(tier, owner) for tier, _, owner in (name.partition("/") for name in gate.tiers) if owner]
     query = AuditQuery((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
     deadline_s = began_s + timeout_s

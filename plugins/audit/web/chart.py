@@ -80,10 +80,7 @@ def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
         begin = plot.middle(number) - bar * len(audit.tiers) / 2
         for place, tier in enumerate(audit.tiers):
             bars += _bars(row, tier, place, (begin + bar * place, floor, bar), (floor - TOP) / highest)
-    marks = ticks(floor, floor - TOP, highest, 4)
-    return Chart(
-        tuple(bars), plot.warnings(rows), plot.labels(rows), marks, _legend(audit), _summary(audit, rows), height=HEIGHT
-    )
+    return _chart(audit, rows, plot, bars, ticks(floor, floor - TOP, highest, 4))
 
 
 def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
@@ -103,16 +100,20 @@ def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
             at = (plot.middle(number) - plot.group / 2, floor, plot.group)
             bars += _bars(row, tier, place, at, tall / highest)
     bars.sort(key=lambda each: each.style.startswith("t"), reverse=True)  # problems are drawn over their neighbours
-    return Chart(
-        tuple(bars),
-        plot.warnings(rows),
-        plot.labels(rows),
-        marks,
-        _legend(audit),
-        _summary(audit, rows),
-        tuple(names),
-        height=height,
-    )
+    return _chart(audit, rows, plot, bars, marks, tuple(names))
+
+
+def _chart(
+    audit: TopicAudit,
+    rows: Sequence[Row],
+    plot: _Plot,
+    bars: Sequence[Bar],
+    marks: tuple[Label, ...],
+    names: tuple[Label, ...] = (),
+) -> Chart:
+    legend, summary = _legend(audit), _summary(audit, rows)
+    height = plot.floor + BOTTOM
+    return Chart(tuple(bars), plot.warnings(rows), plot.labels(rows), marks, legend, summary, names, height=height)
 
 
 @dataclass(frozen=True)
