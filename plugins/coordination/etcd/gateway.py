@@ -60,18 +60,11 @@ class _Member:
         parts = urlsplit(url)
         self.url = url
         self._host, self._port = parts.hostname or "", parts.port or 0
-        options = _socket_options(config.session_timeout_s)
-        self._tls: dict[str, Any] = {"ssl_context": _tls_context(config)} if parts.scheme == "https" else {}
-        self._pool: urllib3.HTTPConnectionPool
-        if self._tls:
-            self._pool = urllib3.HTTPSConnectionPool(
-                self._host, self._port, maxsize=_CONNECTIONS, socket_options=options, **self._tls
-            )
-        else:
-            self._pool = urllib3.HTTPConnectionPool(
-                self._host, self._port, maxsize=_CONNECTIONS, socket_options=options
-            )
-        self._options = options
+        self._options: dict[str, Any] = {"socket_options": _socket_options(config.session_timeout_s)}
+        if parts.scheme == "https":
+            self._options["ssl_context"] = _tls_context(config)
+        kind = urllib3.HTTPSConnectionPool if parts.scheme == "https" else urllib3.HTTPConnectionPool
+        self._pool: urllib3.HTTPConnectionPool = kind(self._host, self._port, maxsize=_CONNECTIONS, **self._options)
 
     def post(
         self, method: str, body: bytes, headers: dict[str, str], connect_s: float, read_s: float
@@ -89,9 +82,8 @@ class _Member:
 
     def connect(self, timeout_s: float) -> HTTPConnection:
         """Returns a connection that is not of the pool."""
-        if self._tls:
-            return HTTPSConnection(self._host, self._port, timeout=timeout_s, socket_options=self._options, **self._tls)
-        return HTTPConnection(self._host, self._port, timeout=timeout_s, socket_options=self._options)
+        kind = HTTPSConnection if "ssl_context" in self._options else HTTPConnection
+        return kind(self._host, self._port, timeout=timeout_s, **self._options)
 
     def close(self) -> None:
         self._pool.close()
