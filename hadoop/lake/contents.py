@@ -38,7 +38,7 @@ _TOO_FAR: Final = "out of range for nanosecond resolution"
 
 class FileRows(NamedTuple):
     """A file's rows, column by column; null is `NONE`. `timestamp` in microseconds. `end_offset` is set for a batch
-    that could not be opened, which is no record; `load` in the files of a generation."""
+    that could not be opened, which is no record. `load` is set in the files of a generation."""
 
     partition: Longs
     offset: Longs

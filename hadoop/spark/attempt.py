@@ -175,7 +175,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """The rows of this identity that a search found in a partition: hashes by sequence number, and the next one."""
+    """The rows of this identity that a search found in a partition: their hashes by sequence number, and the next
+    sequence number."""
 
     next_sequence: int = 0
     rows: Mapping[int, Digest] = field(default_factory=dict)

@@ -54,7 +54,7 @@ class WatchTable:
                 self._watches.pop(watch.path, None)
 
     def fire(self, paths: Iterable[str] | None, is_stopping: Callable[[], bool]) -> None:
-        """Calls the watches of some paths, of all with None, until `is_stopping` returns True."""
+        """Calls the watches of these paths, or all watches (None), until `is_stopping` returns True."""
         with self._lock:
             chosen = [
                 watch for path in (self._watches if paths is None else paths) for watch in self._watches.get(path, ())
