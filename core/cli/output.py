@@ -144,7 +144,7 @@ def say_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], as_json:
     """Prints rows as a table with these columns, readable by eye and by `awk`; or, with all of their values, as JSON,
     one object per line.
 
-    A column's heading is its key with spaces for underscores. Columns of numbers are right-aligned, but for the first.
+    A column's heading is its key with spaces for underscores. Columns of numbers are right-aligned, except the first.
     An unknown value is None: `-` in the table, as in Kafka's tools. A list is separated by commas.
     """
     found = list(rows)

@@ -104,7 +104,7 @@ def check_history(
 
 
 def _live_leaders(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
-    """Returns the partitions with a replica here that another live broker leads, but for those that are about to be
+    """Returns the partitions with a replica here that another live broker leads, except those that are about to be
     doubted, since another broker has noticed the restore: nobody takes a role by their states any more."""
     doubted = -1 if image.restored is None else image.restored
     return [

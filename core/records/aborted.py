@@ -21,7 +21,7 @@ _ATTRIBUTES_LOW: Final = CRC_FROM + 1
 
 def hide_aborted(data: bytes, aborted: Iterable[AbortedTransaction]) -> bytes:
     """Returns the batches with those of aborted transactions marked as control batches; `data` itself if there are
-    none. `aborted`: the list in the answer that contains `data`; it is of no use for another answer.
+    none. `aborted`: the list in the answer that contains `data`; it applies to no other answer.
 
     A transaction of the list hides its producer's transactional batches from its first offset to the producer's next
     abort marker. Batches behind a damaged one stay as they are: no reader reaches them.

@@ -160,7 +160,7 @@ class _Parser:
         return self.type_of(kind, space, at)  # attributes beside a type's name are ignored
 
     def _definition(self, raw: dict[str, Any], kind: str, space: str, at: str) -> AvroType:
-        """Returns a named type. It may be defined again in the same words, but for `doc` and aliases."""
+        """Returns a named type. It may be defined again with the same text, except `doc` and aliases."""
         if id(raw) in self._made:
             return self._made[id(raw)]
         space, name = _full_name(raw, space, at)

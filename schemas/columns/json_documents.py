@@ -202,7 +202,7 @@ _QUOTE: Final = scalar('"', pa.string())
 _NOTHING: Final = scalar("", pa.string())
 _POINT: Final = scalar(".0", pa.string())
 _ZERO, _LEAST, _MOST = pa.Array.from_buffers(pa.float64(), 3, [None, pa.py_buffer(array("d", (0.0, 1e-4, 1e9)))])
-"""Numbers from `_LEAST` to below `_MOST`, and 0, are printed by Arrow as by Python, but for the `.0` of whole ones."""
+"""Numbers from `_LEAST` to below `_MOST`, and 0, are printed by Arrow as by Python, except the `.0` of whole ones."""
 
 
 class _Printer:

@@ -334,7 +334,7 @@ class SchemaStore:
         return None if found is None else min(found.by_guid.get(schema.guid(), ()), default=None)
 
     def find(self, subject: str, schema: SchemaText, which: Which = Which.LIVE) -> SchemaVersion | None:
-        """Returns the newest version of a subject that has an equal schema, or one that is equal but for the version
+        """Returns the newest version of a subject that has an equal schema, or one that is equal except for the version
         that its metadata name."""
         guid, versions = schema.guid(), self.versions(subject, which)
         equal = next((one for one in reversed(versions) if one.guid == guid), None)

@@ -32,7 +32,7 @@ def _api_versions(services: Services, request: Request) -> Entity:
     return api_versions.api_versions(services, request, advertised())
 
 
-# Upper ends: no KIP-848 in the group APIs, but for the topic ids of OffsetCommit and OffsetFetch 10. Produce is
+# Upper ends: no KIP-848 in the group APIs, except for the topic ids of OffsetCommit and OffsetFetch 10. Produce is
 # advertised from 0 on: librdkafka 2.0.2 sends gzip, snappy and lz4 uncompressed to a broker whose minimum is 3 (design,
 # section 5).
 APIS: dict[ApiKey, Api] = {

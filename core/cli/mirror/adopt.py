@@ -231,7 +231,7 @@ def _cuts(own: ClusterClient, other: ClusterClient, name: str, starts: Mapping[i
         tp = TopicPartition(name, number)
         end = ends[tp][0]
         cut = _common_end(own, other, tp, start, end)
-        if not compacted:  # the cleaner writes batches anew, each cluster its own
+        if not compacted:  # the cleaner rewrites batches, in each cluster differently
             _check_last(own, other, tp, cut)
         rows.append(
             {

@@ -32,7 +32,7 @@ from .transaction_index import AbortedEntry
 
 _log = logging.getLogger(__name__)
 _MOST_WRITTEN = 1024 * 1024
-"""Upper bound of one write, so that one that fails for want of space leaves the rest of a large run."""
+"""Upper bound of one write, so that one that fails on a full disk leaves the rest of a large run."""
 
 
 class DamagedIndexError(CorruptRecordError):

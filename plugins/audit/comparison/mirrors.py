@@ -17,7 +17,7 @@ def at_source(
 ) -> tuple[list[AuditEvent], dict[str, dict[Place, LogEnd]]]:
     """Returns events and logs with the source's topic ids in place of the mirror's: offsets of both are equal.
 
-    Left out are events of tier `mirror` of a topic that was mirrored anew since, or whose mirror has ended, because a
+    Left out are events of tier `mirror` of a topic that was mirrored again since, or whose mirror has ended, because a
     broker of this cluster has counted it after a promotion.
     """
     events = list(events)

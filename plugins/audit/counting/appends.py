@@ -60,7 +60,7 @@ class AppendCounts:
         """The number of counts in all spans."""
 
     def follow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Starts anew: earlier counts may be of a deleted topic of this name."""
+        """Starts again: earlier counts may be of a deleted topic of this name."""
         with self._lock:
             for partition in partitions:
                 self._drop(self._spans.pop(partition, ()))
