@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .service.config import RegistryConfig
     from .validation.config import SchemaValidatorConfig
 
-__all__ = ["klamm_commands", "klamm_serdes", "klamm_services", "klamm_topic_validators"]
-
 _EXTRA: Final = "klamm[registry]"
 
 

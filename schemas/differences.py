@@ -15,8 +15,6 @@ from typing import Final
 
 from klamm.core.errors import SchemaError
 
-__all__ = ["AVRO", "Budget", "ComparisonLimitError", "CompatibilityPolicy", "Difference", "avro_difference", "path_of"]
-
 MAX_STEPS: Final = 500_000
 """Pairs of subschemas and differences of one comparison."""
 MAX_SECONDS: Final = 1.0

@@ -20,8 +20,6 @@ from .avro.parsing import ParsedSchema, check_new, parse
 from .differences import CompatibilityPolicy, Difference
 from .names import AVRO, JSON, PROTOBUF
 
-__all__ = ["FORMATS", "Text", "differences", "parsed"]
-
 
 class Text(Protocol):
     """A parsed text of a schema."""

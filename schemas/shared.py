@@ -12,8 +12,6 @@ from .service.topic import REQUEST_S, SchemaTopic
 if TYPE_CHECKING:
     from klamm.core.interfaces.service import BrokerContext
 
-__all__ = ["shared_topic"]
-
 
 def shared_topic(context: BrokerContext, name: str) -> SchemaTopic:
     """Returns the topic of this name; the broker closes it."""

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["WorkerProcess"]
-
 
 class WorkerProcess:
     """The process is started at the first request, and again after it has ended. It reads 4 bytes of length and a

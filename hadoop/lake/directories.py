@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _NAMED: Final = 3
 """The most examples in a message."""
+T = TypeVar("T")
 LocalTime = Callable[[FileRows], Longs]
 """The rows' timestamps as local times of their directories' time zone, in microseconds."""
 
@@ -90,15 +91,20 @@ class PublishedDirectory:
         """Returns a data file's rows, with the column `more`; None if it cannot be read. Reports rows in the directory
         of another day or hour, by the local times of `local`.
         """
+        rows = self.readable(lambda: read_rows(self._files, f"{self._path}/{name}", more))
+        if rows is not None:
+            self._in_directory(name, name.rpartition("/")[0], rows, local)
+        return rows
+
+    def readable(self, read: Callable[[], T]) -> T | None:
+        """Returns what `read` returns; None, and the finding, if it raises `LakeError`: the file is damaged."""
         try:
-            rows = read_rows(self._files, f"{self._path}/{name}", more)
+            return read()
         except LakeUnavailableError:
             raise
         except LakeError as error:
             self._find("files", str(error))
             return None
-        self._in_directory(name, name.rpartition("/")[0], rows, local)
-        return rows
 
     def _in_directory(self, name: str, folder: str, rows: FileRows, local: LocalTime) -> None:
         match = _DIRECTORY.match(folder)

@@ -39,6 +39,7 @@ from ..lake.manifest import BatchMark, LakeOrigin, Manifest, PartitionRange, che
 from ..lake_session import LakeSession
 from ..publishing.interface import LakeError, Publisher, check_root
 from .audit import LoadAudit, LoadAuditor
+from .group_offsets import GroupOffsets
 from .planning.history import HistoryCheck, Loaded, TopicHistory, way_out
 from .planning.plan import Densities, LoadLimits, capped, capped_bytes
 from .progress import Progress
@@ -84,16 +85,6 @@ class Topics(TopicHistory, Protocol):
 
 class TooManyBadError(KlammError):
     """More records than `max.bad.share` allows cannot be read; nothing of the load is published."""
-
-
-class Committer(Protocol):
-    """Publishes the end of a load for tools that do not read manifests. `group_offsets` is a consumer group."""
-
-    group: str
-
-    def commit(self, manifest: Manifest) -> None:
-        """Commits the load's end offsets to the group; does nothing if they are there already."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +187,7 @@ class LoadJob:
         spec: LoadSpec,
         *,
         auditor: LoadAuditor | None = None,
-        committer: Committer | None = None,
+        committer: GroupOffsets | None = None,
         columnar: ColumnarJob | None = None,
         progress: Progress | None = None,
         warn: Callable[[str], None] = _log.warning,

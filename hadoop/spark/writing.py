@@ -88,14 +88,10 @@ class Sending:
     timeout_s: float
 
 
-class _Shared(Protocol):
-    stamped: bool
-
-
 class RowChunk:
     """Rows of one partition, as the attempt's state machine sees them."""
 
-    def __init__(self, rows: Rows, stored: _Shared) -> None:
+    def __init__(self, rows: Rows, stored: StoredRows) -> None:
         self.rows = rows
         self._stored = stored
         self._digests: list[Digest] | None = None

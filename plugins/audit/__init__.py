@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .config import AuditConfig
 
-__all__ = ["klamm_audits", "klamm_commands"]
-
 
 def _create(config: AuditConfig) -> Audit:
     from .system import KlammAudit  # the client is imported only if the audit is used

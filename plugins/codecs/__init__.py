@@ -10,8 +10,6 @@ from klamm.plugin import Provider, hookimpl
 if TYPE_CHECKING:
     from klamm.plugin import Codec
 
-__all__ = ["klamm_codecs"]
-
 
 @hookimpl
 def klamm_codecs() -> Iterable[Provider[[], Codec]]:

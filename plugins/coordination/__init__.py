@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .etcd.config import EtcdConfig
     from .zookeeper.config import ZooKeeperConfig
 
-__all__ = ["klamm_commands", "klamm_coordinations"]
-
 
 def _zookeeper(config: ZooKeeperConfig) -> Coordination:
     from .zookeeper.coordination import ZooKeeperCoordination

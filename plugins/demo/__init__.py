@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from klamm.plugin import Command, hookimpl
 
-__all__ = ["klamm_commands"]
-
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:

@@ -10,8 +10,6 @@ from klamm.plugin import Provider, hookimpl
 if TYPE_CHECKING:
     from klamm.plugin import Envelope, NoConfig
 
-__all__ = ["klamm_envelopes"]
-
 
 @hookimpl
 def klamm_envelopes() -> Iterable[Provider[[], Envelope]]:

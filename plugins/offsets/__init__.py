@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .topic_config import CoordinationOffsetStoreConfig, TopicOffsetStoreConfig
 
-__all__ = ["klamm_offset_stores"]
-
 
 @hookimpl
 def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:

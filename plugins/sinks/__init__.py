@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .files import FilesConfig
 
-__all__ = ["klamm_sinks"]
-
 
 def _files(config: FilesConfig) -> Sink:
     from .files import FilesSink

@@ -125,6 +125,3 @@ def _default(kind: Any, value: Any) -> Any:
     if isinstance(value, str) and (kind["type"] if isinstance(kind, dict) else kind) in ("float", "double"):
         return float(value)
     return value
-
-
-__all__ = ["canonical_text"]

@@ -21,8 +21,6 @@ from .defaults import default_value
 from .model import AvroType, types_of
 from .parsing import RESERVED, RESERVED_IN_FIELDS, logical_attributes
 
-__all__ = ["normalized_text"]
-
 _WITHOUT_LOGICAL: Final = frozenset({"avro.java.string", "java-class", "java-key-class", "java-element-class"})
 """Properties of a type beside which Java's Avro ignores a logical type, if they are text."""
 _TYPES: Final = frozenset({"items", "values", "type"})

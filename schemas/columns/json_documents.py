@@ -30,8 +30,6 @@ from .decode import without_prefix
 from .fit import Misfit
 from .writer import ColumnWriter
 
-__all__ = ["DocumentReader", "DocumentWriter"]
-
 _CLASSES: Final[dict[str, frozenset[type]]] = {
     "boolean": frozenset({bool}),
     "int": frozenset({int}),

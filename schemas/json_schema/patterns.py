@@ -19,8 +19,6 @@ from klamm.core.errors import SchemaError
 
 from ..worker_process import WorkerProcess
 
-__all__ = ["KEYWORDS", "MAX_SECONDS", "PROGRAM", "WORKER", "compiled", "matches"]
-
 MAX_SECONDS: Final = 2.0
 """For one text and a pattern that RE2 does not know."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|.)", re.DOTALL)

@@ -9,8 +9,6 @@ from typing import Final
 
 from klamm.core.interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
 
-__all__ = ["LastIds", "kept_ids"]
-
 LastIds = Callable[[Mapping[str, int]], Mapping[str, int]]
 """Raises the highest ids by context that are kept outside the topic, and returns them."""
 

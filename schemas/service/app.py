@@ -32,8 +32,6 @@ from .web import RegistryPages
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["RegistryApp"]
-
 _log = logging.getLogger(__name__)
 _V1: Final = "application/vnd.schemaregistry.v1+json"
 _PRODUCED: Final = (_V1, "application/vnd.schemaregistry+json", "application/json")

@@ -17,8 +17,6 @@ from ..names import SCHEMA_TOPIC
 if TYPE_CHECKING:
     from klamm.core.config.settings import Settings
 
-__all__ = ["RegistryConfig", "registry_config"]
-
 
 class RegistryConfig(Section):
     """The schema registry: Confluent's REST API."""

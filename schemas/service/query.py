@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl
 from ..store.registration import RefusedError
 from ..store.subjects import DEFAULT_CONTEXT, context_of, qualified
 
-__all__ = ["Query"]
-
 T = TypeVar("T")
 _NUMBER: Final = re.compile(r"[-+]?[0-9]{1,18}")
 _SUBJECTS = ("subject", "subjectPrefix")

@@ -16,8 +16,6 @@ from .api import Answer, Defaults, RegistryApi
 from .config import RegistryConfig
 from .topic import SchemaTopic
 
-__all__ = ["RegistryService", "defaults_of"]
-
 GRACE_S: Final = 5
 
 

@@ -21,8 +21,6 @@ from ..java_json import dumps
 from ..names import AVRO, JSON
 from ..store.registration import RefusedError
 
-__all__ = ["TagChanges", "tagged"]
-
 _TAGS: Final = "confluent:tags"
 _RECORD: Final = "sr_record"
 _FIELD: Final = "sr_field"

@@ -26,8 +26,6 @@ from ..registry.log import TopicSchemaLog
 from ..store.records import Record, SchemaTombstone, SubjectClearing
 from ..store.schema_store import SchemaStore
 
-__all__ = ["REQUEST_S", "SchemaTopic"]
-
 _log = logging.getLogger(__name__)
 WRITE_S: Final = 30.0
 """How long a write may wait for the topic's leader, and for other writers."""

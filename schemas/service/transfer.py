@@ -30,8 +30,6 @@ from ..store.schema_store import SchemaStore, Which
 from ..store.subjects import ALL_CONTEXTS, DEFAULT_CONTEXT, GLOBAL, context_of, qualified
 from .topic import SchemaTopic
 
-__all__ = ["dump", "import_store", "of_registry", "read_dump"]
-
 AT_ONCE: Final = 200
 """Records of one append."""
 _TIMEOUT_S: Final = 30.0

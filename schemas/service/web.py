@@ -30,8 +30,6 @@ from .api import RegistryApi, version_number
 from .query import Query
 from .topic import SchemaTopic
 
-__all__ = ["RegistryPages"]
-
 MAX_ROWS: Final = 200
 """Rows of a table; the REST API has all."""
 MAX_LINES: Final = 5_000

@@ -248,21 +248,3 @@ def _number(given: Mapping[str, Any], name: str, least: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**31:
         raise ValueError(f"{name} is {number!r:.100}, not a number from {least} to 2^31 - 1")
     return number
-
-
-__all__ = [
-    "ConfigRecord",
-    "ContextRecord",
-    "KeyValue",
-    "ModeRecord",
-    "Noop",
-    "Record",
-    "RecordPlace",
-    "SchemaRecord",
-    "SchemaTombstone",
-    "StrayRecordError",
-    "SubjectClearing",
-    "SubjectDeletion",
-    "decode",
-    "encode",
-]

@@ -12,8 +12,6 @@ from klamm.core.errors import SchemaError
 from ..avro.model import AvroType
 from ..avro.parsing import parse
 
-__all__ = ["AvroPayload"]
-
 MAX_EMPTY: Final = 1_000_000
 """Items of an array that take no bytes (nulls): few bytes could claim any number of them."""
 _FIXED: Final = {"float": 4, "double": 8}

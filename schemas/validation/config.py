@@ -6,8 +6,6 @@ from klamm.core.config.section import Section, key
 
 from ..names import SCHEMA_TOPIC
 
-__all__ = ["SchemaValidatorConfig"]
-
 
 class SchemaValidatorConfig(Section):
     """Records need a registered schema, on topics whose configuration asks for that."""

@@ -21,8 +21,6 @@ from ..json_schema.patterns import KEYWORDS, compiled
 from ..json_schema.schema import draft_class, parse
 from ..json_schema.text import load
 
-__all__ = ["JsonPayload"]
-
 MAX_REFERENCES: Final = 20_000
 """`$ref`s that are followed for one payload; each takes some 20 us."""
 _UNBOUNDED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})

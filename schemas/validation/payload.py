@@ -9,8 +9,6 @@ from klamm.core.errors import SchemaError
 
 from ..names import AVRO, JSON, PROTOBUF
 
-__all__ = ["PayloadFormat", "payload_format"]
-
 
 class PayloadFormat(Protocol):
     """The payloads of one schema. `message`: the indexes of the Protobuf message; empty for the other formats."""

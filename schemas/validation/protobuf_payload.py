@@ -11,8 +11,6 @@ from klamm.core.errors import SchemaError
 from ..protobuf.messages import Messages
 from ..protobuf.schema import parse
 
-__all__ = ["ProtobufPayload"]
-
 
 class ProtobufPayload:
     """Implements `klamm.schemas.validation.payload.PayloadFormat`."""

@@ -15,17 +15,6 @@ from uuid import UUID
 from klamm.core.errors import SchemaError
 from klamm.core.records.record import Headers
 
-__all__ = [
-    "KEY_HEADER",
-    "VALUE_HEADER",
-    "SchemaId",
-    "describe",
-    "guid",
-    "header_of",
-    "number",
-    "schema_id",
-]
-
 KEY_HEADER: Final = "__key_schema_id"
 VALUE_HEADER: Final = "__value_schema_id"
 BY_ID: Final = 0

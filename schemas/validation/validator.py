@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..service.topic import SchemaTopic
     from ..store.schema_store import SchemaStore, SchemaVersion
 
-__all__ = ["SchemaValidator"]
-
 WAIT_S: Final = 2.0
 """How long a batch waits for the end of the topic of schemas."""
 PAUSE_S: Final = 0.5

@@ -30,8 +30,6 @@ from ..branches import NAME_KEY, candidates, takes_names
 from ..logical import Convert, misfit, reader_of
 from ..model import MISSING, AvroType, branch_names, describe, types_of, under
 
-__all__ = ["cell_reader", "float_text", "fractions", "json_reader", "json_text"]
-
 _BYTES: Final = "text with one character U+0000 to U+00FF for each byte"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXTS: Final = ("uuid", "date", "time-", "timestamp-", "local-", "decimal")
