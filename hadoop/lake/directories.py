@@ -91,13 +91,24 @@ class PublishedDirectory:
         """Returns a data file's rows, with the column `more`; None if it cannot be read. Reports rows in the directory
         of another day or hour, by the local times of `local`.
         """
-        rows = self.readable(lambda: read_rows(self._files, f"{self._path}/{name}", more))
+        rows = self._readable(lambda: read_rows(self._files, f"{self._path}/{name}", more))
         if rows is not None:
             self._in_directory(name, name.rpartition("/")[0], rows, local)
         return rows
 
-    def readable(self, read: Callable[[], T]) -> T | None:
-        """Returns what `read` returns; None, and the finding, if it raises `LakeError`: the file is damaged."""
+    def read(self, name: str, parse: Callable[[bytes], T], missing: str = "") -> T | None:
+        """Returns a file of the directory as `parse` reads it; None if it is `missing`, or cannot be read."""
+
+        def found() -> T | None:
+            data = self._files.read(f"{self._path}/{name}")
+            if data is None:
+                self._find("files", missing or f"{name} is missing")
+            return None if data is None else parse(data)
+
+        return self._readable(found)
+
+    def _readable(self, read: Callable[[], T]) -> T | None:
+        """Returns what `read` returns; None, and a finding, if it raises `LakeError`."""
         try:
             return read()
         except LakeUnavailableError:

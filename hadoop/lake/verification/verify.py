@@ -213,32 +213,16 @@ class _Load:
         self._proof.findings.append(Finding(self._layout.topic, self._number, kind, text))
 
     def _manifest(self) -> Manifest | None:
-        path = f"{self._path}/{OFFSETS}"
-        try:
-            data = self._files.read(path)
-            manifest = None if data is None else parse_manifest(path, data)
-        except LakeUnavailableError:
-            raise
-        except LakeError as error:
-            self._find("files", str(error))
-            return None
-        if data is None:
-            self._find("files", f"{OFFSETS} is missing: no load wrote this directory, or it lost its manifest")
-            return None
-        self.rows.digest = digest(data)
-        return manifest
+        def parse(data: bytes) -> Manifest:
+            manifest = parse_manifest(f"{self._path}/{OFFSETS}", data)
+            self.rows.digest = digest(data)
+            return manifest
+
+        missing = f"{OFFSETS} is missing: no load wrote this directory, or it lost its manifest"
+        return self._directory.read(OFFSETS, parse, missing)
 
     def _audit(self) -> LoadAudit | None:
-        if self._files.read(f"{self._path}/{AUDIT}") is None:
-            self._find("files", f"{AUDIT} is missing")
-            return None
-        try:
-            return read_audit(self._files, self._layout, self._number)
-        except LakeUnavailableError:
-            raise
-        except LakeError as error:
-            self._find("files", str(error))
-            return None
+        return self._directory.read(AUDIT, lambda _: read_audit(self._files, self._layout, self._number))
 
     def _same_load(self, manifest: Manifest, audit: LoadAudit | None) -> None:
         for name, said in ((OFFSETS, manifest), (AUDIT, audit)):

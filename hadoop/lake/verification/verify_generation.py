@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ...publishing.interface import LakeError, LakeUnavailableError
 from ..contents import LOAD, NONE, FileRows, Longs
 from ..directories import PublishedDirectory, absent, examples
 from ..files import LakeFiles
@@ -112,16 +111,10 @@ class GenerationCheck:
         self._found.append(Finding(self._layout.topic, None, kind, text, self._number))
 
     def _manifest(self) -> Generation | None:
-        try:
-            generation = read_generation(self._files, self._layout, self._number)
-        except LakeUnavailableError:
-            raise
-        except LakeError as error:
-            self._find("files", str(error))
-            return None
-        if generation is None:
-            self._find("files", f"{GENERATION} is missing")
-        elif (generation.topic, generation.generation) != (self._layout.topic, self._number):
+        generation = self._directory.read(
+            GENERATION, lambda _: read_generation(self._files, self._layout, self._number)
+        )
+        if generation is not None and (generation.topic, generation.generation) != (self._layout.topic, self._number):
             self._find("history", f"{GENERATION} is of generation {generation.generation} of {generation.topic}")
         return generation
 
