@@ -60,12 +60,12 @@ def klamm_commands() -> Iterable[Command]:
     return [
         Command(
             "zookeeper",
-            "klamm.plugins.coordination.zookeeper.command:zookeeper",
+            "klamm.plugins.coordination.server_command:zookeeper",
             "Run a real single-node ZooKeeper server for development.",
         ),
         Command(
             "etcd",
-            "klamm.plugins.coordination.etcd.command:etcd",
+            "klamm.plugins.coordination.server_command:etcd",
             "Run a real single-member etcd server for development.",
         ),
     ]

@@ -9,12 +9,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from klamm.plugin import NodeExistsError, Operation, SessionEvent, Stat
+from klamm.plugin import CoordinationUnavailableError, NodeExistsError, Operation, SessionEvent, Stat
 
 from .tree_paths import MOST_OPERATIONS
-from .unknown_outcome import UnknownOutcomeError
 
 _log = logging.getLogger(__name__)
+
+
+class UnknownOutcomeError(CoordinationUnavailableError):
+    """A write was sent, and no response came."""
 
 
 class SessionShell(ABC):

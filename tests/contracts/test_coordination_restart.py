@@ -24,7 +24,7 @@ from klamm.core.interfaces.coordination import (
     Set,
 )
 from klamm.plugins.coordination.etcd.server import EtcdServer
-from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
+from klamm.plugins.coordination.session_shell import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
 from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.etcd import EtcdCase, needs_etcd

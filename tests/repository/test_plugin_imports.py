@@ -25,7 +25,6 @@ DEEP: dict[str, tuple[str, set[str]]] = {
             "audit/cli.py",
             "audit/comparison/report.py",
             "coordination/server_command.py",
-            "coordination/zookeeper/command.py",
             "demo/command.py",
             "demo/show.py",
         },
@@ -77,7 +76,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     ),
     "klamm.core.java": (
         "starts a JVM as the core does",
-        {"coordination/zookeeper/command.py", "coordination/zookeeper/server.py"},
+        {"coordination/server_command.py", "coordination/zookeeper/server.py"},
     ),
     "klamm.core.maven": ("gets jars as HDFS does", {"coordination/zookeeper/jars.py"}),
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),

@@ -24,7 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from klamm.plugin import CoordinationError, CoordinationUnavailableError
 
-from ..unknown_outcome import UnknownOutcomeError
+from ..session_shell import UnknownOutcomeError
 from .config import EtcdConfig
 from .nodes import Request
 

@@ -34,7 +34,7 @@ from klamm.plugin import (
     fault_point,
 )
 
-from ..unknown_outcome import UnknownOutcomeError
+from ..session_shell import UnknownOutcomeError
 
 _INT: Final = struct.Struct(">i")
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from klamm.plugins.coordination.etcd.nodes import Request
 from klamm.plugins.coordination.etcd.server import EtcdServer
 from klamm.plugins.coordination.etcd.session import EtcdSession
 from klamm.plugins.coordination.etcd.watches import EtcdWatches
-from klamm.plugins.coordination.unknown_outcome import UnknownOutcomeError
+from klamm.plugins.coordination.session_shell import UnknownOutcomeError
 from klamm.testing.contracts import SessionEvents, WatchSignal
 from klammtest.etcd import EtcdCase, etcd_cluster, needs_etcd
 from klammtest.ports import free_port
