@@ -26,7 +26,7 @@ from klamm.core.records.header import CODEC_MASK, CONTROL, HEADER, HEADER_SIZE, 
 from klamm.plugin import CorruptRecordError, TopicPartition
 
 from . import batch_counts
-from .batch_counts import BatchCounter, Cells
+from .batch_counts import BatchCounter, Cells, add_cells
 
 MAX_SPANS: Final = 8
 MAX_HELD: Final = 200_000
@@ -103,9 +103,7 @@ class AppendCounts:
             span = self._growing(spans, leader_epoch, base_offset, len(cells))
             span.end = base_offset + last_delta + 1
             self._held -= len(span.cells)
-            for cell, counted in cells.items():
-                before = span.cells.get(cell)
-                span.cells[cell] = counted if before is None else (before[0] + counted[0], before[1] + counted[1])
+            add_cells(span.cells, cells)
             self._held += len(span.cells)
 
     def _drop(self, spans: Iterable[CountedSpan]) -> None:

@@ -113,6 +113,13 @@ class BatchCounter:
         return mark
 
 
+def add_cells(found: Cells, more: Cells) -> None:
+    """Adds the counts of `more` to `found`."""
+    for cell, (records, size) in more.items():
+        before, bytes_before = found.get(cell, (0, 0))
+        found[cell] = before + records, bytes_before + size
+
+
 def add_up(counts: _Counts) -> Cells | None:
     """Returns the sums by window and source; None if there are more than `MAX_CELLS`."""
     cells: Cells = {}

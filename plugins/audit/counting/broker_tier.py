@@ -65,7 +65,7 @@ from ..event import BROKER
 from ..windows import clock_ms
 from . import batch_counts
 from .appends import AppendCounts
-from .batch_counts import BatchCounter, Cells
+from .batch_counts import BatchCounter, Cells, add_cells
 from .ranges import KlammRangeAudit
 
 log = logging.getLogger(__name__)
@@ -332,7 +332,7 @@ class Follower:
             self._appends.give_back(partition, span)
             self.behind = True
             return False
-        self._ranges.count_windows(partition, span.end, _rows(span.cells))
+        self._ranges.count_windows(partition, span.end, span.cells)
         followed.position = self._uncommitted[partition] = span.end
         followed.counted, followed.known = span.leader_epoch, True
         return span.end < read.end
@@ -373,7 +373,7 @@ class Follower:
         if lost is None:
             return True
         to, cells = lost
-        self._ranges.lost(partition, to, _rows(cells or {}), lossy=below or cells is None)
+        self._ranges.lost(partition, to, cells or {}, lossy=below or cells is None)
         self._uncommitted[partition] = followed.position
         return False
 
@@ -438,9 +438,7 @@ class Follower:
                 raise KlammError(f"they have more than {batch_counts.MAX_CELLS} windows")
             if header.next_offset > end:
                 raise KlammError(f"offset {end} is inside a batch")
-            for cell, (records, size) in counted.items():
-                before = cells.get(cell, (0, 0))
-                cells[cell] = before[0] + records, before[1] + size
+            add_cells(cells, counted)
         return cells
 
     def _epoch_before(self, partition: TopicPartition, offset: int, otherwise: int) -> int:
@@ -462,7 +460,7 @@ class Follower:
         log.warning("broker audit: %s: offset %d was deleted, continuing at %d", partition, followed.position, start)
         if start > followed.position:
             if followed.origin is not None and self._in_gap(partition, followed.position, start):
-                self._ranges.count_windows(partition, start, ())  # none of these records is here
+                self._ranges.count_windows(partition, start, {})  # none of these records is here
             else:
                 self._ranges.uncountable(partition, start)
             followed.position = self._uncommitted[partition] = start
@@ -501,7 +499,7 @@ class Follower:
             return True
         if self._ranges.cells(partition) + len(cells) > batch_counts.MAX_CELLS:
             return False
-        self._ranges.count_windows(partition, header.next_offset, _rows(cells))
+        self._ranges.count_windows(partition, header.next_offset, cells)
         return True
 
     def _counts(
@@ -534,11 +532,6 @@ class Follower:
         self._ranges.committed({p: to for p, to in self._uncommitted.items() if p not in refused})
         self._uncommitted = {}
         self._leave(refused)
-
-
-def _rows(cells: Cells) -> Iterable[tuple[int, int, int, str]]:
-    """Yields (start of a window, records, their bytes, source)."""
-    return ((start, records, size, source) for (start, source), (records, size) in cells.items())
 
 
 def connect_to_self(topic: str) -> Connect:

@@ -26,6 +26,7 @@ from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, Topi
 
 from ..event import AuditEvent, EventSource, EventWindow
 from ..windows import int64_column, tally
+from .batch_counts import Cells, add_cells
 
 MAX_RECORDS: Final = 2_000_000
 """The most records of one auditor that wait for a commit: 48 MB."""
@@ -126,28 +127,10 @@ def _joined(last: _Rows, more: _Rows) -> _Rows:
     return _Rows(offsets, last.timestamps, last.sizes)
 
 
-class _Windows:
-    """Records that are counted in bulk, by window and source; all of them are published together, or none."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[int, str], list[int]] = {}
-
-    def add(self, start: int, records: int, size: int, source: str) -> None:
-        cell = self._counts.setdefault((start, source), [0, 0])
-        cell[0] += records
-        cell[1] += size
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def windows(self) -> tuple[EventWindow, ...]:
-        return tuple(
-            EventWindow(start, count, size, source=source)
-            for (start, source), (count, size) in sorted(self._counts.items())
-        )
-
-    def clear(self) -> None:
-        self._counts.clear()
+def _windows(cells: Cells) -> tuple[EventWindow, ...]:
+    return tuple(
+        EventWindow(start, records, size, source=source) for (start, source), (records, size) in sorted(cells.items())
+    )
 
 
 class _Lost(NamedTuple):
@@ -174,7 +157,8 @@ class _Partition:
         self.origin = "" if origin is None else str(origin)
         self.begin = self.counted = self.published = committed
         self.records = _Records()
-        self.bulk = _Windows()
+        self.bulk: Cells = {}
+        """Records that are counted in bulk; all of them are published together, or none."""
         self.replay: int | None = None
         self.replayed = _Records()
         self.lossy = committed
@@ -287,15 +271,14 @@ class KlammRangeAudit:
     def window_ms(self) -> int:
         return self._source.window_ms
 
-    def count_windows(self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]]) -> None:
-        """Adds records that are counted already, from the last one counted up to `to`, as (start of a window, records,
-        bytes, source). For a tier that commits only the offset up to which it has counted.
+    def count_windows(self, partition: TopicPartition, to: int, cells: Cells) -> None:
+        """Adds records that are counted already, from the last one counted up to `to`. For a tier that commits only the
+        offset up to which it has counted.
         """
         state = self._partitions.get(partition)
         if state is None:
             return
-        for start, records, size, source in windows:
-            state.bulk.add(start, records, size, source)
+        add_cells(state.bulk, cells)
         state.counted = to
 
     def cells(self, partition: TopicPartition) -> int:
@@ -319,18 +302,13 @@ class KlammRangeAudit:
         if below:
             state.lossy = state.begin + 1
 
-    def lost(
-        self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]], *, lossy: bool
-    ) -> None:
+    def lost(self, partition: TopicPartition, to: int, cells: Cells, *, lossy: bool) -> None:
         """Records that a mirror's log was cut at the start of the range, and had been counted up to `to`; the next
-        event reports it. `windows` as in `count_windows`, of the records that were cut; `lossy`: not all of them could
+        event reports it. `cells`: of the records that were cut; `lossy`: not all of them could
         be counted. The caller counts nothing more until that event is published and the start of the range is
         committed, so that no other range of these offsets is published before it, or between two events that report it.
         """
-        counted = _Windows()
-        for start, records, size, source in windows:
-            counted.add(start, records, size, source)
-        self._partitions[partition].lost = _Lost(to, counted.windows(), lossy)
+        self._partitions[partition].lost = _Lost(to, _windows(cells), lossy)
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
         """Publishes the counts up to these offsets. Raises `DeliveryError` if an event could not be stored; the counts
@@ -418,7 +396,7 @@ class KlammRangeAudit:
         self, partition: TopicPartition, state: _Partition, span: tuple[int, int], *, replay: bool = False
     ) -> AuditEvent:
         records = state.replayed if replay else state.records
-        windows = state.bulk.windows() or records.windows(span[1], self._source.window_ms)
+        windows = _windows(state.bulk) or records.windows(span[1], self._source.window_ms)
         lossy = not replay and state.begin < state.lossy
         reset = state.reset and state.tells and span[0] == state.begin
         return self._source.event(

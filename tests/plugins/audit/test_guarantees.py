@@ -65,7 +65,7 @@ def test_a_topic_created_again_has_counts_of_its_own() -> None:
         for topic_id, records in ((OLD, counted), (NEW, 30)):
             counts.start(FLIGHTS, 0, topic_id=topic_id)
             if tier == "broker":
-                counts.count_windows(FLIGHTS, 30, [(0, records, records, UNATTRIBUTED)])
+                counts.count_windows(FLIGHTS, 30, {(0, UNATTRIBUTED): (records, records)})
             else:
                 counts.count(FLIGHTS, range(records), [0] * records, [1] * records)
             counts.publish({FLIGHTS: 30})
