@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -63,9 +63,6 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
     def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
         """Returns the serializer of JSON documents, and the class of their fractions."""
         return self.serializer(topic), float
-
-    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:  # noqa: ARG002 - it takes none
-        raise SchemaError(f"topic {topic}: rows of CSV need an Avro schema; a JSON Schema does not give cells a type")
 
     def deserializer(self, topic: str) -> Deserializer:
         kind = self.options(topic).load_class(topic)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -53,9 +53,6 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
     def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
         """Returns the serializer of JSON documents, in Protobuf's own JSON form, and the class of their fractions."""
         return self._serializer(topic, _from_json), float
-
-    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:  # noqa: ARG002 - it takes none
-        raise SchemaError(f"topic {topic}: rows of CSV need an Avro schema; the topic's is Protobuf")
 
     def _serializer(self, topic: str, filling: Callable[[Messages], _Fill]) -> Serializer:
         registered = self.written_by(topic)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeGuard, TypeVar
 
@@ -77,6 +77,11 @@ class RegistrySerde(ABC, Generic[O]):
     @abstractmethod
     def record_name(self, text: str) -> str:
         """Returns the full name of a schema's record, for the subject; "" if it has none."""
+
+    def row_serializer(self, topic: str, columns: Sequence[str]) -> Serializer:
+        """Returns the serializer of rows of CSV. Raises `SchemaError` if the schema gives its cells no types."""
+        del columns
+        raise SchemaError(f"topic {topic}: rows of CSV need an Avro schema; the topic's is {FORMATS[self.schema_type]}")
 
     def registry(self, topic: str) -> SchemaRegistry:
         """Returns the registry of a topic's section; sections that name the same one share it."""

@@ -15,6 +15,8 @@ from klamm.core.cli.options import DEFAULT_CONFIG, Bootstrap, ConfigFile, settin
 from klamm.core.cli.output import Json, say, say_document, say_json, say_rows
 from klamm.core.errors import ConfigError
 
+from .query import Query
+
 if TYPE_CHECKING:
     from klamm.core.config.settings import Settings
     from klamm.core.interfaces.coordination import Coordination
@@ -134,8 +136,6 @@ def show(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print a schema's text; with --json all that the registry knows of it."""
-    from .query import Query
-
     if not subject and schema_id is None:
         raise ConfigError("name a SUBJECT, or an id with --id")
     with _opened(config, bootstrap) as (api, _):
@@ -161,8 +161,6 @@ def register(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Register a schema as a subject's new version, or find the version that it is."""
-    from .query import Query
-
     with _opened(config, bootstrap) as (api, _):
         body = _body(file, kind, reference)
         made = api.register(subject, Query(b"normalize=true" if normalize else b""), body)
@@ -182,8 +180,6 @@ def check(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Check whether a schema may be the subject's next version; the exit status is 1 if it may not."""
-    from .query import Query
-
     with _opened(config, bootstrap) as (api, _):
         body = _body(file, kind, reference)
         answer = api.compare_with_all(subject, Query(b"verbose=true"), body)
@@ -205,8 +201,6 @@ def diff(
     """Show how two versions differ: whether each reads the data of the other, and the lines of their texts."""
     import difflib
     import json
-
-    from .query import Query
 
     with _opened(config, bootstrap) as (api, _):
         query = Query(b"deleted=true")
@@ -241,8 +235,6 @@ def delete(
 ) -> None:
     """Delete a version, or a subject with all of its versions. Its ids still resolve unless it is deleted with
     --permanent."""
-    from .query import Query
-
     query = Query(b"permanent=true" if permanent else b"")
     with _opened(config, bootstrap) as (api, _):
         numbers = [api.delete_version(subject, version, query)] if version else api.delete_subject(subject, query)
@@ -258,8 +250,6 @@ def config_command(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print or set the level of compatibility: BACKWARD, FORWARD, FULL, each _TRANSITIVE, or NONE."""
-    from .query import Query
-
     scope = subject or None
     with _opened(config, bootstrap) as (api, _):
         if remove:
@@ -279,8 +269,6 @@ def mode(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print or set the mode, which decides what may be written."""
-    from .query import Query
-
     scope = subject or None
     with _opened(config, bootstrap) as (api, _):
         if remove:

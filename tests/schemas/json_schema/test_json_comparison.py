@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.schemas.differences import Budget, ComparisonLimitError, CompatibilityPolicy
-from klamm.schemas.json_schema import JsonSchema, differences, parse
+from klamm.schemas.json_schema.comparison import differences
+from klamm.schemas.json_schema.schema import JsonSchema, parse
 
 NEW = "https://json-schema.org/draft/2020-12/schema"
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.json_schema import differences, parse
+from klamm.schemas.json_schema.comparison import differences
+from klamm.schemas.json_schema.schema import parse
 
 DRAFTS = [
     "http://json-schema.org/draft-04/schema#",

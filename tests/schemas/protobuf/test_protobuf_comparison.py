@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from klamm.schemas.differences import Budget, ComparisonLimitError
-from klamm.schemas.protobuf import differences, parse
+from klamm.schemas.protobuf.comparison import differences
+from klamm.schemas.protobuf.schema import parse
 
 M, N = "message M { ", "message N {} "
 OLD = 'syntax = "proto2"; '

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.protobuf import differences, parse
+from klamm.schemas.protobuf.comparison import differences
 from klamm.schemas.protobuf.compiler import WORKER, ProtocWorker
 from klamm.schemas.protobuf.known import known_files
+from klamm.schemas.protobuf.schema import parse
 
 ORDER = """// the order of a customer
 syntax = "proto3";

@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from klamm.core.errors import SchemaError
-from klamm.schemas import json_schema, protobuf
 from klamm.schemas.differences import CompatibilityPolicy, Difference
+from klamm.schemas.json_schema import comparison as json_comparison
+from klamm.schemas.json_schema.schema import parse as parse_json
+from klamm.schemas.protobuf import comparison as proto_comparison
+from klamm.schemas.protobuf.schema import parse as parse_proto
 
 EXPLAINED: Final[Mapping[tuple[str, str], str]] = {
     ("diff-schema-examples-2020-12.json", "Detect changes to id"): (
@@ -82,12 +85,12 @@ def _verdict(compatible: bool) -> str:
 def _differences(folder: Path, example: dict[str, Any], policy: CompatibilityPolicy) -> list[Difference]:
     if isinstance(example["original_schema"], str):
         old, new = (
-            protobuf.parse(_proto(folder, example[f"{name}_schema"]), _references(folder, example, name))
+            parse_proto(_proto(folder, example[f"{name}_schema"]), _references(folder, example, name))
             for name in ("original", "update")
         )
-        return protobuf.differences(old, new)
-    original, update = (json_schema.parse(json.dumps(example[f"{name}_schema"])) for name in ("original", "update"))
-    return json_schema.differences(original, update, policy)
+        return proto_comparison.differences(old, new)
+    original, update = (parse_json(json.dumps(example[f"{name}_schema"])) for name in ("original", "update"))
+    return json_comparison.differences(original, update, policy)
 
 
 def _proto(folder: Path, text: str) -> str:
