@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm import ClusterClient
 from klamm.core.client.reader.topic_table import TopicTable
 from klamm.core.groups.records.contents import OffsetsContents
 from klamm.core.groups.records.stored_group import StoredGroup
