@@ -8,7 +8,7 @@ directory (`LakeOrigin`): the audit counts each by itself.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +20,7 @@ from ..publishing.interface import LakeError, LakeReader
 from .layout import OFFSETS, TopicLayout, load_number
 
 VERSION: Final = 2
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class BatchMark(BaseModel):
@@ -129,29 +130,29 @@ def read_manifest(reader: LakeReader, layout: TopicLayout, number: int) -> Manif
 
 def parse_manifest(path: str, data: bytes) -> Manifest:
     """Parses the bytes of a manifest. Raises `LakeError` if they are not a manifest of a load."""
+    return parse(Manifest, data, f"{path} is not a manifest of a load")
+
+
+def parse(model: type[_Model], data: bytes, trouble: str) -> _Model:
+    """Parses the bytes of a file of the lake. Raises `LakeError`: `trouble`, and the first field that is wrong."""
     try:
-        return Manifest.model_validate_json(data)
+        return model.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} is not a manifest of a load: {first_problem(error)}") from error
-
-
-def first_problem(error: ValidationError) -> str:
-    """Returns the first problem of a file of the lake: the field, and what is wrong with it."""
-    problem = error.errors()[0]
-    where = ".".join(map(str, problem["loc"]))
-    return f"{where}: {problem['msg']}" if where else problem["msg"]
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise LakeError(f"{trouble}: " + (f"{where}: " if where else "") + problem["msg"]) from error
 
 
 def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
     """Returns the newest load's manifest. A load directory without one was not published by this job: raises
     `LakeError`, because continuing would load its offsets again.
     """
-    numbers = [n for n in map(load_number, reader.names(layout.base)) if n is not None]
+    numbers = load_numbers(reader, layout)
     if not numbers:
         return None
-    manifest = read_manifest(reader, layout, max(numbers))
+    manifest = read_manifest(reader, layout, numbers[-1])
     if manifest is None:
-        raise LakeError(f"{layout.load(max(numbers))} has no {OFFSETS}: no load wrote it; move it away")
+        raise LakeError(f"{layout.load(numbers[-1])} has no {OFFSETS}: no load wrote it; move it away")
     return manifest
 
 

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
@@ -27,7 +27,7 @@ from klamm.plugins.audit.windows import clock_ms
 
 from ..lake.config import LOCAL_SCHEMES, file_path
 from ..lake.layout import AUDIT, TopicLayout
-from ..lake.manifest import LakeOrigin, first_problem, last_manifest, load_numbers
+from ..lake.manifest import LakeOrigin, last_manifest, load_numbers, parse
 from ..publishing.interface import LakeError, LakeReader, Publisher
 
 TIER = "hadoop"
@@ -223,7 +223,4 @@ def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudi
     data = reader.read(path)
     if data is None:
         raise LakeError(f"{path} is missing")
-    try:
-        return LoadAudit.model_validate_json(data)
-    except ValidationError as error:
-        raise LakeError(f"{path} cannot be read: {first_problem(error)}") from error
+    return parse(LoadAudit, data, f"{path} cannot be read")

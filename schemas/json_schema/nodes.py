@@ -16,6 +16,7 @@ from referencing.jsonschema import SchemaRegistry
 
 from klamm.core.errors import SchemaError
 
+from .changes import BOUNDS
 from .text import frozen
 
 MISSING: Final = object()
@@ -33,10 +34,6 @@ KEYWORDS: Final = {
     "string": ("maxLength", "minLength", "pattern"),
 }  # fmt: skip
 """What makes a schema one of a kind where `type` does not say it."""
-BOUNDS: Final = (
-    "maxLength", "minLength", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "maxProperties",
-    "minProperties", "maxItems", "minItems", "maxContains", "minContains",
-)  # fmt: skip
 
 
 class SchemaNode:

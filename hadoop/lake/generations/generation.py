@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.config.section import TimeZone
 from klamm.core.errors import ConfigError
 
 from ...publishing.interface import LakeError, LakeReader
 from ..layout import GENERATION, TopicLayout, generation_number
-from ..manifest import Manifest, first_problem
+from ..manifest import Manifest, parse
 
 VERSION: Final = 1
 
@@ -126,12 +126,7 @@ def read_generation(reader: LakeReader, layout: TopicLayout, number: int) -> Gen
     """
     path = f"{layout.generation(number)}/{GENERATION}"
     data = reader.read(path)
-    if data is None:
-        return None
-    try:
-        return Generation.model_validate_json(data)
-    except ValidationError as error:
-        raise LakeError(f"{path} is not a manifest of a generation: {first_problem(error)}") from error
+    return None if data is None else parse(Generation, data, f"{path} is not a manifest of a generation")
 
 
 def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Generation:
