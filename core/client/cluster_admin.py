@@ -9,11 +9,12 @@ from typing import Any
 
 from ..errors import BrokerError, ErrorCode
 from ..protocol.apis import ApiKey
-from ..protocol.messages import Schema
-from ..records.partition import TopicPartition, by_topic
-from .cluster_client import ClusterClient
+from ..records.partition import TopicPartition
+from .cluster_client import ClusterClient, nested, numbers
 from .errors import ConnectionFailedError
+from .network.connection import Build, of_fields
 from .network.metadata import ClusterView, read_metadata
+from .network.request_router import metadata_request
 
 _PREFERRED = 0
 
@@ -57,14 +58,7 @@ class ClusterAdmin:
         if known.controller_id not in known.nodes:
             return self._client.metadata()
 
-        def build(schema: Schema) -> Any:
-            return schema.build(
-                topics=None,
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
-
+        build = metadata_request(None)
         try:
             return read_metadata(self._client.call(ApiKey.METADATA, known.controller_id, build=build, retry=False))
         except ConnectionFailedError:
@@ -74,21 +68,8 @@ class ClusterAdmin:
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, BrokerError]:
         """Starts reassignments, or cancels them (None); returns the partitions that were refused, with the reason."""
-
-        def build(schema: Schema) -> Any:
-            topics = tuple(
-                schema.part(
-                    "ReassignableTopic",
-                    name=topic,
-                    partitions=tuple(
-                        schema.part("ReassignablePartition", partition_index=number, replicas=replicas)
-                        for number, replicas in partitions.items()
-                    ),
-                )
-                for topic, partitions in by_topic(targets).items()
-            )
-            return schema.build(topics=topics, timeout=self._timeout, allow_replication_factor_change=True)
-
+        topics = nested({tp: {"partition_index": tp.partition, "replicas": new} for tp, new in targets.items()})
+        build = of_fields(topics=topics, timeout=self._timeout, allow_replication_factor_change=True)
         message = self._controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, build)
         _check(message, "the reassignment")
         return _refused(
@@ -99,16 +80,8 @@ class ClusterAdmin:
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OngoingReassignment]:
         """Returns the reassignments in progress, of these partitions or of all."""
-        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions))
-
-        def build(schema: Schema) -> Any:
-            topics = None if wanted is None else tuple(
-                schema.part("ListPartitionReassignmentsTopics", name=topic, partition_indexes=tuple(numbers))
-                for topic, numbers in wanted.items()
-            )  # fmt: skip
-            return schema.build(topics=topics, timeout=self._timeout)
-
-        message = self._controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, build)
+        topics = None if partitions is None else numbers(partitions, "partition_indexes")
+        message = self._controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, of_fields(topics=topics, timeout=self._timeout))
         _check(message, "the list of reassignments")
         return {
             TopicPartition(topic.name, p.partition_index): OngoingReassignment(
@@ -121,10 +94,7 @@ class ClusterAdmin:
     def elect_preferred_leaders(self) -> dict[TopicPartition, BrokerError]:
         """Elects the preferred replica of each partition. Returns the partitions that were refused; a partition that
         needs no election is not among them."""
-
-        def build(schema: Schema) -> Any:
-            return schema.build(election_type=_PREFERRED, topic_partitions=None, timeout=self._timeout)
-
+        build = of_fields(election_type=_PREFERRED, topic_partitions=None, timeout=self._timeout)
         message = self._controller(ApiKey.ELECT_LEADERS, build)
         _check(message, "the election")
         refused = _refused(
@@ -136,16 +106,8 @@ class ClusterAdmin:
 
     def log_directory(self, broker_id: int, topics: Collection[TopicPartition] | None = None) -> LogDirectory:
         """Returns a broker's log directory, with these partitions or with all."""
-        wanted = None if topics is None else by_topic(dict.fromkeys(topics))
-
-        def build(schema: Schema) -> Any:
-            named = None if wanted is None else tuple(
-                schema.part("DescribableLogDirTopic", topic=topic, partitions=tuple(numbers))
-                for topic, numbers in wanted.items()
-            )  # fmt: skip
-            return schema.build(topics=named)
-
-        message = self._client.call(ApiKey.DESCRIBE_LOG_DIRS, broker_id, build=build)
+        named = None if topics is None else numbers(topics, "partitions", name="topic")
+        message = self._client.call(ApiKey.DESCRIBE_LOG_DIRS, broker_id, topics=named)
         _check(message, f"the log directory of broker {broker_id}")
         (result,) = message.results
         if result.error_code != ErrorCode.none:
@@ -158,14 +120,14 @@ class ClusterAdmin:
 
     def unregister_broker(self, broker_id: int) -> None:
         """Removes what the cluster still stores of a broker that will not return."""
-        message = self._controller(ApiKey.UNREGISTER_BROKER, lambda schema: schema.build(broker_id=broker_id))
+        message = self._controller(ApiKey.UNREGISTER_BROKER, of_fields(broker_id=broker_id))
         _check(message, f"broker {broker_id}")
 
     @property
     def _timeout(self) -> timedelta:
         return timedelta(seconds=self._client.request_timeout_s)
 
-    def _controller(self, api: ApiKey, build: Any) -> Any:
+    def _controller(self, api: ApiKey, build: Build) -> Any:
         return self._client.call_controller(api, build, lambda answer: [getattr(answer, "error_code", ErrorCode.none)])
 
 

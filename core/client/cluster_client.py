@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch
 from ..records.partition import TopicPartition, by_topic
 from .edges import EARLIEST, LATEST
+from .network.connection import of_fields
 from .network.metadata import ClusterMetadata, NewLeader, Node
 from .network.request_router import Caller
 
@@ -39,6 +40,8 @@ __all__ = [
     "ListedOffset",
     "NewTopic",
     "ProducedBatch",
+    "nested",
+    "numbers",
     "produce_request",
     "produce_results",
 ]
@@ -195,10 +198,6 @@ class ClusterClient(Caller):
     def _listed_offsets(
         self, isolation: IsolationLevel, node_id: int, share: dict[TopicPartition, int], left_s: float
     ) -> dict[TopicPartition, ListedOffset | ErrorCode]:
-        def build(schema: Schema) -> Any:
-            topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", asked, lambda _, fields: fields)
-            return schema.build(replica_id=-1, isolation_level=int(isolation), topics=topics)
-
         asked = {
             tp: {
                 "partition_index": tp.partition,
@@ -207,8 +206,10 @@ class ClusterClient(Caller):
             }
             for tp, timestamp in share.items()
         }
-
-        message = self.call(ApiKey.LIST_OFFSETS, node_id, build=build, timeout_s=left_s, retry=False)
+        message = self.call(
+            ApiKey.LIST_OFFSETS, node_id, timeout_s=left_s, retry=False,
+            replica_id=-1, isolation_level=int(isolation), topics=nested(asked),
+        )  # fmt: skip
         return {
             TopicPartition(topic.name, p.partition_index): ListedOffset(
                 p.offset, p.timestamp, getattr(p, "leader_epoch", -1)
@@ -244,15 +245,10 @@ class ClusterClient(Caller):
             }
             for tp, epoch in share.items()
         }
-
-        def build(schema: Schema) -> Any:
-            topics = _nested(
-                schema, "OffsetForLeaderTopic", "OffsetForLeaderPartition", asked, lambda _, fields: fields,
-                name="topic",
-            )  # fmt: skip
-            return schema.build(replica_id=-1, topics=topics)
-
-        message = self.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, node_id, build=build, timeout_s=left_s, retry=False)
+        message = self.call(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH, node_id, timeout_s=left_s, retry=False,
+            replica_id=-1, topics=nested(asked, name="topic"),
+        )  # fmt: skip
         return {
             TopicPartition(topic.topic, p.partition): EpochEnd(p.leader_epoch, p.end_offset)
             if p.error_code == ErrorCode.none
@@ -400,14 +396,17 @@ class ClusterClient(Caller):
         self, topics: Mapping[str, NewTopic], *, exists_ok: bool = False, timeout_s: float | None = None
     ) -> None:
         """Creates all topics; raises `BrokerError` for the first that fails (others may have been created)."""
-
-        def build(schema: Schema) -> Any:
-            return schema.build(
-                topics=tuple(_new_topic(schema, name, topic) for name, topic in topics.items()),
-                timeout=self._waiting(timeout_s),
-                validate_only=False,
-            )
-
+        wanted = [
+            {
+                "name": name,
+                "num_partitions": topic.partitions,
+                "replication_factor": topic.replication_factor,
+                "assignments": (),
+                "configs": [{"name": key, "value": value} for key, value in topic.configs.items()],
+            }
+            for name, topic in topics.items()
+        ]
+        build = of_fields(topics=wanted, timeout=self._waiting(timeout_s), validate_only=False)
         message = self.call_controller(
             ApiKey.CREATE_TOPICS, build, lambda answer: [r.error_code for r in answer.topics], timeout_s
         )
@@ -421,11 +420,9 @@ class ClusterClient(Caller):
         """Deletes all topics; raises `BrokerError` for the first that fails (others may have been deleted)."""
         message = self.call_controller(
             ApiKey.DELETE_TOPICS,
-            lambda schema: schema.build(
+            of_fields(
                 topic_names=tuple(names),
-                topics=tuple(schema.part("DeleteTopicState", name=n, topic_id=None) for n in names)
-                if schema.root.__version__ >= 6
-                else (),
+                topics=[{"name": name, "topic_id": None} for name in names],
                 timeout=self._waiting(timeout_s),
             ),
             lambda answer: [r.error_code for r in answer.responses],
@@ -438,11 +435,8 @@ class ClusterClient(Caller):
 
     def create_partitions(self, name: str, total: int, *, timeout_s: float | None = None) -> None:
         """Increases a topic's partitions to `total`."""
-
-        def build(schema: Schema) -> Any:
-            topic = schema.part("CreatePartitionsTopic", name=name, count=total, assignments=None)
-            return schema.build(topics=(topic,), timeout=self._waiting(timeout_s), validate_only=False)
-
+        topics = [{"name": name, "count": total, "assignments": None}]
+        build = of_fields(topics=topics, timeout=self._waiting(timeout_s), validate_only=False)
         message = self.call_controller(
             ApiKey.CREATE_PARTITIONS, build, lambda answer: [r.error_code for r in answer.results], timeout_s
         )
@@ -458,14 +452,11 @@ class ClusterClient(Caller):
         def attempt(
             node_id: int, share: dict[TopicPartition, int], left_s: float
         ) -> dict[TopicPartition, int | ErrorCode]:
-            def build(schema: Schema) -> Any:
-                def one(number: int, offset: int) -> dict[str, Any]:
-                    return {"partition_index": number, "offset": offset}
-
-                topics = _nested(schema, "DeleteRecordsTopic", "DeleteRecordsPartition", share, one)
-                return schema.build(topics=topics, timeout=self._waiting(left_s))
-
-            message = self.call(ApiKey.DELETE_RECORDS, node_id, build=build, timeout_s=left_s, retry=False)
+            topics = nested({tp: {"partition_index": tp.partition, "offset": at} for tp, at in share.items()})
+            message = self.call(
+                ApiKey.DELETE_RECORDS, node_id, timeout_s=left_s, retry=False,
+                topics=topics, timeout=self._waiting(left_s),
+            )  # fmt: skip
             return {
                 TopicPartition(topic.name, p.partition_index): p.low_watermark
                 if p.error_code == ErrorCode.none
@@ -486,52 +477,40 @@ class ClusterClient(Caller):
     ) -> dict[str, ConfigEntry]:
         """Returns the configuration of a topic as `node_id` knows it (None: any broker), or of a broker (its id as
         text, and `BROKER_RESOURCE`), to which the request is then sent."""
-
-        def build(schema: Schema) -> Any:
-            part = schema.part(
-                "DescribeConfigsResource", resource_type=resource, resource_name=name, configuration_keys=None
-            )
-            return schema.build(resources=(part,), include_synonyms=False, include_documentation=False)
-
         node_id = int(name) if resource == BROKER_RESOURCE else node_id
-        message = self.call(ApiKey.DESCRIBE_CONFIGS, node_id, build=build, timeout_s=timeout_s)
-        _raise_first((r.error_code, r.error_message, f"{r.resource_name!r}") for r in message.results)
-        return {
-            c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive)
-            for result in message.results
-            for c in result.configs
-        }
+        (result,) = self._described(resource, [name], None, node_id, timeout_s)
+        _raise_first([(result.error_code, result.error_message, f"{result.resource_name!r}")])
+        return _entries(result)
 
     def describe_topics(
         self, names: Iterable[str], keys: Collection[str], *, timeout_s: float | None = None
     ) -> tuple[dict[str, dict[str, ConfigEntry]], dict[str, str]]:
         """Returns these keys of the configurations of topics, by one request; and of topics whose configurations the
         broker does not show, the reason."""
-
-        def build(schema: Schema) -> Any:
-            resources = (
-                schema.part(
-                    "DescribeConfigsResource",
-                    resource_type=TOPIC_RESOURCE,
-                    resource_name=name,
-                    configuration_keys=tuple(keys),
-                )
-                for name in names
-            )
-            return schema.build(resources=tuple(resources), include_synonyms=False, include_documentation=False)
-
-        message = self.call(ApiKey.DESCRIBE_CONFIGS, build=build, timeout_s=timeout_s)
         found, failed = {}, {}
-        for result in message.results:
+        for result in self._described(TOPIC_RESOURCE, names, tuple(keys), None, timeout_s):
             if result.error_code == ErrorCode.none:
-                found[result.resource_name] = {
-                    c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive)
-                    for c in result.configs
-                }
+                found[result.resource_name] = _entries(result)
             else:
                 words = f": {result.error_message}" if result.error_message else ""
                 failed[result.resource_name] = f"{result.error_code.name.upper()}{words}"
         return found, failed
+
+    def _described(
+        self,
+        kind: int,
+        names: Iterable[str],
+        keys: Collection[str] | None,
+        node_id: int | None,
+        timeout_s: float | None,
+    ) -> Sequence[Any]:
+        resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys} for name in names]
+        message = self.call(
+            ApiKey.DESCRIBE_CONFIGS, node_id, timeout_s=timeout_s,
+            resources=resources, include_synonyms=False, include_documentation=False,
+        )  # fmt: skip
+        results: Sequence[Any] = message.results
+        return results
 
     def alter_configs(
         self,
@@ -542,15 +521,9 @@ class ClusterClient(Caller):
         timeout_s: float | None = None,
     ) -> None:
         """Sets keys; None resets a key to its default."""
-
-        def build(schema: Schema) -> Any:
-            configs = tuple(
-                schema.part("AlterableConfig", name=key, config_operation=int(value is None), value=value)
-                for key, value in changes.items()
-            )
-            part = schema.part("AlterConfigsResource", resource_type=resource, resource_name=name, configs=configs)
-            return schema.build(resources=(part,), validate_only=False)
-
+        configs = [{"name": k, "config_operation": int(v is None), "value": v} for k, v in changes.items()]
+        resources = [{"resource_type": resource, "resource_name": name, "configs": configs}]
+        build = of_fields(resources=resources, validate_only=False)
         if resource == BROKER_RESOURCE:
             message = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, int(name), build=build, timeout_s=timeout_s)
         else:
@@ -648,32 +621,25 @@ class ClusterClient(Caller):
         """Commits once; returns the topic ids that the broker does not know, of which nothing is stored. Raises
         `_NoTopicIdsError` if `by_id` and the broker accepts no ids.
         """
-
-        def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
-            return {
-                "partition_index": number,
-                "committed_offset": committed.offset,
-                "committed_leader_epoch": committed.leader_epoch,
-                "committed_metadata": committed.metadata,
-            }
-
-        topics: dict[str | UUID | None, dict[int, CommittedOffset]] = {}
+        topics: dict[str | UUID | None, list[dict[str, Any]]] = {}
         for tp, committed in offsets.items():
-            topics.setdefault(committed.topic_id if by_id else tp.topic, {})[tp.partition] = committed
-
-        def topic(schema: Schema, named: str | UUID | None, parts: Mapping[int, CommittedOffset]) -> Any:
-            kind = "OffsetCommitRequestPartition"
-            rows = tuple(schema.part(kind, **one(number, committed)) for number, committed in parts.items())
-            return schema.part("OffsetCommitRequestTopic", **{"topic_id" if by_id else "name": named}, partitions=rows)
+            topics.setdefault(committed.topic_id if by_id else tp.topic, []).append(
+                {
+                    "partition_index": tp.partition,
+                    "committed_offset": committed.offset,
+                    "committed_leader_epoch": committed.leader_epoch,
+                    "committed_metadata": committed.metadata,
+                }
+            )
 
         def build(schema: Schema) -> Any:
             if by_id and schema.root.__version__ <= _LAST_BY_NAME:
                 raise _NoTopicIdsError
-            return schema.build(
+            return schema.message(
                 group_id=committer.group,
                 generation_id_or_member_epoch=committer.generation,
                 member_id=committer.member_id,
-                topics=tuple(topic(schema, named, parts) for named, parts in topics.items()),
+                topics=[{"topic_id": named, "name": named, "partitions": rows} for named, rows in topics.items()],
             )
 
         def errors(message: Any) -> Iterable[ErrorCode]:
@@ -704,19 +670,8 @@ class ClusterClient(Caller):
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Returns the stored offsets; None requests every partition of the group."""
-        wanted = None if partitions is None else by_topic(dict.fromkeys(partitions, 0))
-
-        def build(schema: Schema) -> Any:
-            batched = schema.root.__version__ >= 8
-            kind = "OffsetFetchRequestTopics" if batched else "OffsetFetchRequestTopic"
-            topics = (
-                None
-                if wanted is None
-                else tuple(schema.part(kind, name=t, partition_indexes=tuple(ps)) for t, ps in wanted.items())
-            )
-            if batched:
-                return schema.build(groups=(schema.part("OffsetFetchRequestGroup", group_id=group, topics=topics),))
-            return schema.build(group_id=group, topics=topics)
+        topics = None if partitions is None else numbers(partitions, "partition_indexes")
+        build = of_fields(group_id=group, topics=topics, groups=[{"group_id": group, "topics": topics}])
 
         def errors(message: Any) -> Iterable[ErrorCode]:
             found = _offset_group(message)
@@ -740,7 +695,7 @@ class ClusterClient(Caller):
         message = self.call_coordinator(
             group,
             ApiKey.DELETE_GROUPS,
-            lambda schema: schema.build(groups_names=(group,)),
+            of_fields(groups_names=(group,)),
             lambda answer: [r.error_code for r in answer.results if r.error_code.retriable],
             timeout_s=timeout_s,
         )
@@ -750,19 +705,10 @@ class ClusterClient(Caller):
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> None:
         """Deletes the offsets of a group without members in these partitions (KIP-496)."""
-
-        def build(schema: Schema) -> Any:
-            work = dict.fromkeys(partitions)
-            topics = _nested(
-                schema, "OffsetDeleteRequestTopic", "OffsetDeleteRequestPartition", work,
-                lambda number, _: {"partition_index": number},
-            )  # fmt: skip
-            return schema.build(group_id=group, topics=topics)
-
         message = self.call_coordinator(
             group,
             ApiKey.OFFSET_DELETE,
-            build,
+            of_fields(group_id=group, topics=nested({tp: {"partition_index": tp.partition} for tp in partitions})),
             lambda answer: [answer.error_code] if answer.error_code.retriable else [],
             timeout_s=timeout_s,
         )
@@ -840,36 +786,18 @@ def _committed(records: bytes, aborted: Any) -> bytes:
     return hide_aborted(records, [AbortedTransaction(each.producer_id, each.first_offset) for each in aborted])
 
 
-def _nested(
-    schema: Schema,
-    topic_part: str,
-    partition_part: str,
-    work: Mapping[TopicPartition, Any],
-    one: Any,
-    name: str = "name",
-) -> tuple[Any, ...]:
-    """Returns the partitions grouped by topic, as most requests have them; `one(number, item)` returns a partition's
-    fields."""
-    return tuple(
-        schema.part(
-            topic_part,
-            **{name: topic},
-            partitions=tuple(schema.part(partition_part, **one(number, item)) for number, item in items.items()),
-        )
-        for topic, items in by_topic(work).items()
-    )
+def nested(rows: Mapping[TopicPartition, dict[str, Any]], *, name: str = "name") -> list[dict[str, Any]]:
+    """Returns the fields of partitions by topic, as most requests have them; `name`: the field of the topic's name."""
+    return [{name: topic, "partitions": list(parts.values())} for topic, parts in by_topic(rows).items()]
 
 
-def _new_topic(schema: Schema, name: str, topic: NewTopic) -> Any:
-    configs = tuple(schema.part("CreatableTopicConfig", name=k, value=v) for k, v in topic.configs.items())
-    return schema.part(
-        "CreatableTopic",
-        name=name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        assignments=(),
-        configs=configs,
-    )
+def numbers(partitions: Iterable[TopicPartition], field: str, *, name: str = "name") -> list[dict[str, Any]]:
+    """Returns the numbers of partitions by topic, in the field of this name."""
+    return [{name: topic, field: tuple(parts)} for topic, parts in by_topic(dict.fromkeys(partitions)).items()]
+
+
+def _entries(result: Any) -> dict[str, ConfigEntry]:
+    return {c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs}
 
 
 def _offset_group(message: Any) -> Any:

@@ -165,14 +165,14 @@ def _enter(state: BoundsCheck, step: Step, size_at: int, start: int, size: int) 
 
 def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
     """Returns (step, smallest size in bytes) of a field's value."""
-    kind = _inner(f.type)
+    kind = inner(f.type)
     if get_origin(kind) is not tuple:
         if "kafka_type" not in f.metadata:
             if kind is not f.type and "tag" not in f.metadata:
                 return _nullable(_entity(kind)), 1
             return _entity(kind), _smallest(kind, flexible)
         return _scalar(f.metadata["kafka_type"], flexible)
-    element = _inner(get_args(kind)[0])
+    element = inner(get_args(kind)[0])
     if "kafka_type" in f.metadata:
         step, smallest = _scalar(f.metadata["kafka_type"], flexible)
     else:
@@ -194,7 +194,7 @@ def _smallest(entity: type[Any], flexible: bool) -> int:
     return sum(sizes) + (1 if flexible else 0)
 
 
-def _inner(kind: Any) -> Any:
+def inner(kind: Any) -> Any:
     """Returns `X` for `X | None`."""
     if get_origin(kind) in (UnionType, Union):
         return next(arm for arm in get_args(kind) if arm is not type(None))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin
 
 from kio.index import (
     load_entity_module,
@@ -32,7 +32,7 @@ from kio.static.protocol import Entity
 from ..errors import ProtocolError
 from . import api_versions
 from .apis import ApiKey
-from .bounds_check import check_bounds
+from .bounds_check import check_bounds, inner
 
 __all__ = ["Buffer", "Entity", "ErrorCode", "Schema", "data", "request", "response"]
 
@@ -85,6 +85,10 @@ class Schema:
         """Returns the root message; names that this version lacks are left out."""
         return _construct(self.root, values)
 
+    def message(self, **values: object) -> Entity:
+        """Returns the root message as `build` does; lists are arrays, and dicts the structs in them."""
+        return _nested(self.root, values)
+
     def part(self, type_name: str, **values: object) -> Entity:
         """Returns a nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
         return _construct(getattr(self.module, type_name), values)
@@ -100,6 +104,29 @@ def _construct(cls: type[Any], values: dict[str, object]) -> Entity:
         **{f.name: values[f.name] for f in _fields(cast(Hashable, cls)) if f.name in values or f.default is MISSING}
     )
     return message
+
+
+def _nested(cls: type[Any], values: dict[str, Any]) -> Entity:
+    structs = _structs(cast(Hashable, cls))
+
+    def made(name: str, value: Any) -> Any:
+        return _nested(structs[name], value) if isinstance(value, dict) else value
+
+    given = {name: value for name, value in values.items() if name in structs}
+    return _construct(
+        cls,
+        {
+            name: tuple(made(name, each) for each in value) if isinstance(value, list) else value
+            for name, value in given.items()
+        },
+    )
+
+
+@cache
+def _structs(cls: Hashable) -> dict[str, type[Any]]:
+    """Returns the names of a struct's fields, and the struct that each contains or is an array of."""
+    kinds = {f.name: inner(f.type) for f in _fields(cls)}
+    return {name: inner(get_args(kind)[0]) if get_origin(kind) is tuple else kind for name, kind in kinds.items()}
 
 
 @cache

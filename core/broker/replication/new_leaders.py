@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
+from ...client.network.connection import of_fields
 from ...cluster.image import ClusterImage, TopicImage
 from ...errors import ErrorCode, KlammError
 from ...protocol.apis import ApiKey
-from ...protocol.messages import Entity, Schema
 from ...records.partition import TopicPartition
 from ...transport.address import Address
 from .broker_link import BrokerLink
@@ -188,26 +188,15 @@ class NewLeaders:
     ) -> list[tuple[TopicImage, int]]:
         """Returns the partitions that the broker names itself the leader of."""
 
-        def build(schema: Schema) -> Entity:
-            topics = tuple(
-                schema.part(
-                    "OffsetForLeaderTopic",
-                    topic=name,
-                    partitions=tuple(
-                        schema.part(
-                            "OffsetForLeaderPartition",
-                            partition=number,
-                            current_leader_epoch=topic.partitions[number].leader_epoch,
-                            leader_epoch=topic.partitions[number].leader_epoch,
-                        )
-                        for number in numbers
-                    ),
-                )
-                for name, (topic, numbers) in missing.items()
-            )
-            return schema.build(replica_id=-1, topics=topics)
+        def asked(topic: TopicImage, number: int) -> dict[str, int]:
+            epoch = topic.partitions[number].leader_epoch
+            return {"partition": number, "current_leader_epoch": epoch, "leader_epoch": epoch}
 
-        answer = await connection.call(_API, build, max_version=_VERSION)
+        topics = [
+            {"topic": name, "partitions": [asked(topic, number) for number in numbers]}
+            for name, (topic, numbers) in missing.items()
+        ]
+        answer = await connection.call(_API, of_fields(replica_id=-1, topics=topics), max_version=_VERSION)
         return [
             (missing[found.topic][0], row.partition)
             for found in answer.topics

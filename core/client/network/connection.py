@@ -36,6 +36,14 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 
 Build = Callable[[Schema], Any]
 """Builds the request's message with the schema of the negotiated version; a list is the encoded message in pieces."""
+
+
+def of_fields(**fields: object) -> Build:
+    """Returns what builds a request from its fields: lists are arrays, dicts the structs in them. Fields that the
+    negotiated version lacks are left out."""
+    return lambda schema: schema.message(**fields)
+
+
 Decode = Callable[[memoryview, int], Any]
 """Reads a response from its frame, from a position on; may raise `ProtocolError`."""
 
@@ -207,13 +215,8 @@ class ClientConnection:
         return correlation_id
 
     def _ask_versions(self, version: int) -> None:
-        self._send(
-            ApiKey.API_VERSIONS,
-            version,
-            lambda schema: schema.build(
-                client_software_name="klamm-python", client_software_version=self._software_version
-            ),
-        )
+        build = of_fields(client_software_name="klamm-python", client_software_version=self._software_version)
+        self._send(ApiKey.API_VERSIONS, version, build)
 
     def _accept(self, frames: list[bytearray]) -> list[Response]:
         responses = []

@@ -28,7 +28,6 @@ from uuid import UUID
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from ...protocol.apis import ApiKey
-from ...protocol.messages import Schema
 from ...protocol.software import declare_codecs
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition, counted
@@ -48,7 +47,7 @@ from ..errors import (
 from . import backoff
 from .backoff import Backoff, Delays, FailOver, Retries
 from .blocking_connection import AnswerWatch
-from .connection import Build, Decode
+from .connection import Build, Decode, of_fields
 from .metadata import (
     ClusterMetadata,
     ClusterView,
@@ -162,7 +161,7 @@ class Caller:
         which the broker must support, `watch`, and `decode`, which reads the response in place of kio, are for requests
         to one node.
         """
-        make = build or (lambda schema: schema.build(**fields))
+        make = build or of_fields(**fields)
         retries = self._retries(timeout_s, self.network.reconnect)
         if node_id is None:
             return self._call_any(api, make, retries, max_version)
@@ -282,23 +281,9 @@ class Caller:
         auto_create: bool = False,
         node_id: int | None = None,
     ) -> ClusterView:
-        names = None if topics is None else sorted(set(topics))
-
-        def build(schema: Schema) -> Any:
-            wanted = (
-                None
-                if names is None
-                else tuple(schema.part("MetadataRequestTopic", name=n, topic_id=None) for n in names)
-            )
-            return schema.build(
-                topics=wanted,
-                allow_auto_topic_creation=auto_create,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
-
+        build = metadata_request(topics, auto_create)
         view = read_metadata(self.call(ApiKey.METADATA, node_id, build=build, timeout_s=retries.left_s))
-        self.cluster.update(view, all_topics=names is None)
+        self.cluster.update(view, all_topics=topics is None)
         return view
 
     def topic(
@@ -586,6 +571,16 @@ class Caller:
                 self.forget_coordinator(group)
             moving = code in STALE_COORDINATOR_ERRORS or code == ErrorCode.coordinator_load_in_progress
             (failing_over if moving else retries).wait(problem)
+
+
+def metadata_request(topics: Iterable[str] | None, auto_create: bool = False) -> Build:
+    """Returns a request for the metadata of these topics, or of all."""
+    return of_fields(
+        topics=None if topics is None else [{"name": name, "topic_id": None} for name in sorted(set(topics))],
+        allow_auto_topic_creation=auto_create,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
 
 
 def _led(topic: TopicView) -> bool:

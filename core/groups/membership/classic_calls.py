@@ -101,16 +101,13 @@ class ClassicCalls:
         metadata = encode_subscription(settings.subscription)
 
         def build(schema: Schema) -> Any:
-            return schema.build(
+            return schema.message(
                 group_id=settings.group,
                 session_timeout=timedelta(seconds=settings.session_timeout_s),
                 rebalance_timeout=timedelta(seconds=settings.max_poll_interval_s),
                 member_id=member_id,
                 protocol_type=PROTOCOL_TYPE,
-                protocols=tuple(
-                    schema.part("JoinGroupRequestProtocol", name=name, metadata=metadata)
-                    for name in settings.strategies
-                ),
+                protocols=[{"name": name, "metadata": metadata} for name in settings.strategies],
             )
 
         def errors(message: Any) -> list[ErrorCode]:
@@ -122,16 +119,13 @@ class ClassicCalls:
         """Returns this member's assignment, once the leader has sent it."""
 
         def build(schema: Schema) -> Any:
-            return schema.build(
+            return schema.message(
                 group_id=self._settings.group,
                 generation_id=joined.generation,
                 member_id=joined.member_id,
                 protocol_type=PROTOCOL_TYPE,
                 protocol_name=joined.protocol,
-                assignments=tuple(
-                    schema.part("SyncGroupRequestAssignment", member_id=member, assignment=share)
-                    for member, share in assignments.items()
-                ),
+                assignments=[{"member_id": member, "assignment": share} for member, share in assignments.items()],
             )
 
         return bytes(self._wait(ApiKey.SYNC_GROUP, build, _error).assignment)
@@ -156,10 +150,8 @@ class ClassicCalls:
 
     def leave(self, member_id: str) -> None:
         def build(schema: Schema) -> Any:
-            members: tuple[Any, ...] = ()
-            if hasattr(schema.module, "MemberIdentity"):
-                members = (schema.part("MemberIdentity", member_id=member_id, group_instance_id=None),)
-            return schema.build(group_id=self._settings.group, member_id=member_id, members=members)
+            members = [{"member_id": member_id, "group_instance_id": None}]
+            return schema.message(group_id=self._settings.group, member_id=member_id, members=members)
 
         timeout_s = min(self._settings.request_timeout_s, 5.0)
         self._client.call_coordinator(self._settings.group, ApiKey.LEAVE_GROUP, build, _error, timeout_s=timeout_s)
