@@ -83,7 +83,7 @@ def broker_definitions() -> Iterator[ConfigKey]:
         if name not in DEFINITIONS:
             why = refusal(name)
             doc = f"Not here: {why}." if why else _NO_EFFECT
-            yield ConfigKey(name, key.type, key.default, key.valid, doc)
+            yield ConfigKey(name, key.type, key.default, doc)
 
 
 def describe_broker(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -40,6 +39,7 @@ __all__ = [
     "TimeZone",
     "definitions",
     "dotted",
+    "flat",
     "from_folder",
     "key",
     "to_string",
@@ -163,13 +163,11 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A key as shown in the documentation and by DescribeConfigs. `valid` is "" if every value of the type is
-    allowed."""
+    """A key as shown in the documentation and by DescribeConfigs."""
 
     name: str
     type: ConfigType
     default: Any
-    valid: str
     doc: str
 
 
@@ -178,14 +176,14 @@ def definitions(model: type[BaseModel]) -> Iterator[ConfigKey]:
     for name, info in model.model_fields.items():
         default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
         own_name = dotted(name) if issubclass(model, Section) else name
-        yield ConfigKey(info.alias or own_name, _type(info), default, _valid(info), info.description or "")
+        yield ConfigKey(info.alias or own_name, _type(info), default, info.description or "")
 
 
 def _type(info: FieldInfo) -> ConfigType:
     for mark in info.metadata:
         if isinstance(mark, ConfigType):
             return mark
-    kinds = set(_flat(info.annotation))
+    kinds = set(flat(info.annotation))
     for kind, config_type in (
         (bool, ConfigType.BOOLEAN),
         (int, ConfigType.LONG),
@@ -198,7 +196,7 @@ def _type(info: FieldInfo) -> ConfigType:
     return marks[0] if marks else ConfigType.STRING
 
 
-def _flat(annotation: Any) -> Iterator[Any]:
+def flat(annotation: Any) -> Iterator[Any]:
     """Yields the members of a union, generic types without their arguments."""
     if get_origin(annotation) in (tuple, list, dict):
         yield get_origin(annotation)
@@ -206,27 +204,7 @@ def _flat(annotation: Any) -> Iterator[Any]:
         yield annotation
     else:
         for part in get_args(annotation):
-            yield from _flat(part)
-
-
-def _valid(info: FieldInfo) -> str:
-    """Returns the allowed values in words: `a | b`, `0..5`, `>= 1`."""
-    names = [str(v) for part in _flat(info.annotation) if get_origin(part) is Literal for v in get_args(part)]
-    if names:
-        return " | ".join(names)
-    marks = [*info.metadata]
-    for part in _flat(info.annotation):
-        for mark in getattr(part, "__metadata__", ()):
-            marks += mark.metadata if isinstance(mark, FieldInfo) else [mark]
-    lows = [m.ge for m in marks if isinstance(m, Ge)] + [m.gt for m in marks if isinstance(m, Gt)]
-    highs = [m.le for m in marks if isinstance(m, Le)]
-    low: Any = max(lows, default=None)  # type: ignore[type-var]  # bounds of one key are of one type
-    high: Any = min(highs, default=None)  # type: ignore[type-var]
-    has_low = low is not None and low not in (-(2**31), -(2**63))
-    has_high = high is not None and high not in (INT_MAX, LONG_MAX)
-    if has_low and has_high:
-        return f"{low}..{high}"
-    return f">= {low}" if has_low else f"<= {high}" if has_high else ""
+            yield from flat(part)
 
 
 def to_string(value: Any) -> str:

@@ -224,7 +224,7 @@ class TopicConfig(Section):
 _OWN = {d.name: d for d in definitions(TopicConfig)}
 _WITHOUT_EFFECT = {name: key for name, key in TOPIC_KEYS.items() if name not in _OWN}
 TOPIC_DEFINITIONS = _OWN | {
-    name: ConfigKey(name, key.type, key.default, key.valid, "No effect here.") for name, key in _WITHOUT_EFFECT.items()
+    name: ConfigKey(name, key.type, key.default, "No effect here.") for name, key in _WITHOUT_EFFECT.items()
 }
 """The configs that have an effect, then those that have none."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from klamm.core.config.describe import broker_definitions
 from klamm.core.config.dynamic import DEFINITIONS
 from klamm.core.config.kafka_keys import BROKER_KEYS, TOPIC_KEYS, refusal
-from klamm.core.config.section import LONG_MAX, ConfigKey, definitions, to_string
+from klamm.core.config.section import INT_MAX, LONG_MAX, ConfigKey, definitions, flat, to_string
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.config.sections.consumer import ConsumerConfig
 from klamm.core.config.sections.mirror import MirrorConfig
@@ -49,7 +52,7 @@ def _lines(host: PluginHost) -> Iterator[str]:
     yield "Kafka's other topic configs: checked and shown as in Kafka, without effect here.\n"
     yield _HEAD
     own = {key.name for key in definitions(TopicConfig)}
-    yield from (_row(TOPIC_DEFINITIONS[n], _default(TOPIC_DEFINITIONS[n])) for n in TOPIC_KEYS if n not in own)
+    yield from (_row(key, _default(key), TOPIC_KEYS[n].valid) for n, key in TOPIC_DEFINITIONS.items() if n not in own)
     yield from _section("producer", "A producer.", ProducerConfig)
     yield from _section("consumer", "A consumer.", ConsumerConfig)
     yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)
@@ -89,13 +92,34 @@ def _section(title: str, summary: str, model: type[BaseModel]) -> Iterator[str]:
     yield _HEAD
     excluded = {info.alias or name for name, info in model.model_fields.items() if info.exclude}
     required = {info.alias or name for name, info in model.model_fields.items() if info.is_required()}
+    valid = dict(zip((key.name for key in definitions(model)), map(_valid, model.model_fields.values()), strict=True))
     for key in definitions(model):
         if key.name not in excluded:
-            yield _row(key, "*required*" if key.name in required else _default(key))
+            yield _row(key, "*required*" if key.name in required else _default(key), valid[key.name])
 
 
-def _row(key: ConfigKey, default: str) -> str:
-    cells = (f"`{key.name}`", key.type.name.lower(), default, key.valid.replace("|", "\\|"), key.doc)
+def _valid(info: FieldInfo) -> str:
+    """Returns the allowed values in words: `a | b`, `0..5`, `>= 1`."""
+    names = [str(v) for part in flat(info.annotation) if get_origin(part) is Literal for v in get_args(part)]
+    if names:
+        return " | ".join(names)
+    marks = [*info.metadata]
+    for part in flat(info.annotation):
+        for mark in getattr(part, "__metadata__", ()):
+            marks += mark.metadata if isinstance(mark, FieldInfo) else [mark]
+    lows = [m.ge for m in marks if isinstance(m, Ge)] + [m.gt for m in marks if isinstance(m, Gt)]
+    highs = [m.le for m in marks if isinstance(m, Le)]
+    low: Any = max(lows, default=None)  # type: ignore[type-var]  # bounds of one key are of one type
+    high: Any = min(highs, default=None)  # type: ignore[type-var]
+    has_low = low is not None and low not in (-(2**31), -(2**63))
+    has_high = high is not None and high not in (INT_MAX, LONG_MAX)
+    if has_low and has_high:
+        return f"{low}..{high}"
+    return f">= {low}" if has_low else f"<= {high}" if has_high else ""
+
+
+def _row(key: ConfigKey, default: str, valid: str) -> str:
+    cells = (f"`{key.name}`", key.type.name.lower(), default, valid.replace("|", "\\|"), key.doc)
     return "| " + " | ".join(cells).replace("\n", " ") + " |"
 
 
@@ -106,7 +130,11 @@ def _kafkas_of_brokers() -> Iterator[str]:
     yield "Kafka's other keys of a broker: checked as in Kafka, kept and shown, without effect here. Tools and files"
     yield "may set them, and `klamm broker` names those of its file at its start.\n"
     yield "| Key | Type | Default | Valid |\n| --- | --- | --- | --- |"
-    yield from (_row(key, _default(key)).removesuffix(f" {key.doc} |") for key in others if not refusal(key.name))
+    yield from (
+        _row(key, _default(key), BROKER_KEYS[key.name].valid).removesuffix(f" {key.doc} |")
+        for key in others
+        if not refusal(key.name)
+    )
     yield "\n### Kafka's keys that are refused\n"
     yield "They would promise what Klamm lacks (Kafka's own default is accepted), or another key stands for them.\n"
     yield "| Key | Why |\n| --- | --- |"
