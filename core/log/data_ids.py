@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from .log_directory import META
-from .segment.file_operations import storage, write_atomically
+from .segment.file_operations import read_file, storage, write_atomically
 from .state.checksummed import VERSION, seal, versioned_lines
 
 DATA_ID: Final = "data-id"
@@ -93,10 +93,8 @@ def read_identity(directory: Path, *, clean: bool) -> DataIdentity | None:
     stop. A damaged file counts as missing, which is safe: the broker's data is then that of a new replica. Raises
     `StorageError` if the file cannot be read."""
     path = directory / DATA_ID
-    with storage(f"cannot read {path}"):
-        if not path.exists():
-            return None
-        raw = path.read_bytes()
+    if (raw := read_file(path)) is None:
+        return None
     try:
         (line,) = versioned_lines(raw)
         found = json.loads(line)

@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from ..errors import StorageError
-from .segment.file_operations import remove, storage, sync_directory, write_atomically
+from .segment.file_operations import read_file, remove, storage, sync_directory, write_atomically
 from .state.checksummed import properties, seal, unseal
 from .state.topic_id import parse_uuid, uuid_text
 
@@ -104,10 +104,8 @@ class DirectoryMeta:
 def read_meta(directory: Path) -> DirectoryMeta | None:
     """Returns None if there is no file yet; raises `StorageError` if it is damaged."""
     path = directory / META
-    with storage(f"cannot read {path}"):
-        if not path.exists():
-            return None
-        raw = path.read_bytes()
+    if (raw := read_file(path)) is None:
+        return None
     try:
         fields = properties(unseal(raw), "=")
         if fields["version"] != _META_VERSION:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ...client.cluster_client import ClusterClient
+from ...client.edges import LATEST
 from ...client.errors import ConnectionFailedError
 from ...client.factory import ClusterAccess, open_client
 from ...client.network.metadata import ClusterView
@@ -61,7 +62,6 @@ from .link_fetches import LinkFetches
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
 _TOPICS_HERE: Final = "topics here"
-_LATEST: Final = -1
 _SOURCE_S: Final = 5.0
 """How long the source may take to answer; promotions wait meanwhile."""
 _GROUPS_S: Final = 1.0
@@ -510,7 +510,7 @@ class LinkControl:
         ]
         if not mirrors:
             return {}
-        served, _ = self._own.list_served_offsets(dict.fromkeys(mirrors, _LATEST), timeout_s=_SOURCE_S)
+        served, _ = self._own.list_served_offsets(dict.fromkeys(mirrors, LATEST), timeout_s=_SOURCE_S)
         return served
 
     def _copy_group(self, group: str, ends: Mapping[TopicPartition, int]) -> None:

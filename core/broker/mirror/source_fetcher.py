@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from ...client.edges import EARLIEST
 from ...client.errors import STALE_LEADER_ERRORS
 from ...config.sections.mirror import MirrorConfig
 from ...errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, describe_failure
@@ -53,7 +54,6 @@ _IDLE_S: Final = 0.1
 _BACKOFF_S: Final = 0.5
 LOOK_UP_S: Final = 5.0
 _LONGEST_THROTTLED_S: Final = 1.0
-_EARLIEST: Final = -2
 _MAGIC_AT: Final = 16
 _SESSION_ERRORS: Final = frozenset({ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch})
 _UNKNOWN: Final = -1
@@ -247,7 +247,7 @@ class SourceFetcher:
         """Returns where the partition begins, and the id of its topic, which is read after that: the bounds are asked
         for by name, and the topic may have been created again."""
         client = self._link.client()
-        start, _ = client.list_offsets({source: _EARLIEST}, timeout_s=LOOK_UP_S)[source]
+        start, _ = client.list_offsets({source: EARLIEST}, timeout_s=LOOK_UP_S)[source]
         topic = client.metadata({source.topic}, timeout_s=LOOK_UP_S).topics.get(source.topic)
         return start, None if topic is None else topic.topic_id
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from ...client.edges import EARLIEST, LATEST
 from ...errors import ConfigError
 from ...records.partition import TopicPartition, counted
 from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, settings_and_client
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
     from ...cluster.image import ClusterImage
     from ...interfaces.coordination import Coordination
-
-_LATEST: Final = -1
-_EARLIEST: Final = -2
 
 
 def promotions(topic: Topics = None, config: ConfigFile = DEFAULT_CONFIG, as_json: Json = False) -> None:
@@ -73,7 +71,7 @@ def promotion_starts(
     client.metadata({tp.topic for tp in epochs})
     led = {tp: epoch for tp, epoch in epochs.items() if client.cluster.leader_epoch(tp) >= epoch}
     ends, _ = client.try_leader_epoch_ends({tp: epoch - 1 for tp, epoch in led.items()}, timeout_s=TIMEOUT_S)
-    firsts, _ = client.try_list_offsets(dict.fromkeys(led, _EARLIEST), timeout_s=TIMEOUT_S)
+    firsts, _ = client.try_list_offsets(dict.fromkeys(led, EARLIEST), timeout_s=TIMEOUT_S)
     return {
         tp: end.end_offset
         for tp, end in ends.items()
@@ -224,7 +222,7 @@ def _cuts(own: ClusterClient, other: ClusterClient, name: str, starts: Mapping[i
     """Returns for each partition where it ends, and where it is cut."""
     own.metadata([name])
     other.metadata([name])
-    ends = own.list_offsets({TopicPartition(name, number): _LATEST for number in starts}, timeout_s=TIMEOUT_S)
+    ends = own.list_offsets({TopicPartition(name, number): LATEST for number in starts}, timeout_s=TIMEOUT_S)
     compacted = "compact" in (own.describe_configs(name)["cleanup.policy"].value or "")
     rows = []
     for number, start in sorted(starts.items()):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ...client.edges import LATEST
 from ...errors import ConfigError, KlammError, describe_failure
 from ...records.partition import TopicPartition, counted
 from ..options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, interval_s, settings_and_client
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ...client.cluster_client import ClusterClient
     from ...interfaces.coordination import Coordination
 
-_LATEST: Final = -1
 _LARGEST_TIMESTAMP: Final = -3
 """ListOffsets: the first record with the largest timestamp (KIP-734)."""
 
@@ -161,7 +161,7 @@ class _Ends:
         rows = {TopicPartition(self._topics[row["topic"]], row["partition"]): row for row in found["partitions"]}
         try:
             self._source.metadata({tp.topic for tp in rows}, timeout_s=TIMEOUT_S)
-            ends = self._source.list_offsets(dict.fromkeys(rows, _LATEST), timeout_s=TIMEOUT_S)
+            ends = self._source.list_offsets(dict.fromkeys(rows, LATEST), timeout_s=TIMEOUT_S)
         except KlammError as error:
             self.behind = f"the source was asked for its ends: {describe_failure(error)}"
             return False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ...client.edges import EARLIEST
 from ...errors import ConfigError
 from ...records.partition import TopicPartition, counted
 from ..options import DEFAULT_CONFIG, ConfigFile, settings_and_client
@@ -30,7 +31,6 @@ _CONTINUED: Final = {
     "DIVERGED": "is cut to what the source has below offset {}; what is cut is kept in a file",
     "STALE": "goes on at offset {}; keys that the source has deleted may remain",
 }
-_EARLIEST: Final = -2
 
 
 def resolve(
@@ -129,7 +129,7 @@ def _take_new(
 ) -> None:
     from ...cluster.image_reader import read_image
 
-    starts = client.list_offsets({TopicPartition(topic, row["partition"]): _EARLIEST for row in rows})
+    starts = client.list_offsets({TopicPartition(topic, row["partition"]): EARLIEST for row in rows})
     deleted = [
         {
             "topic": topic,

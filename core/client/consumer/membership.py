@@ -106,7 +106,6 @@ class SoleMember:
     def __init__(self, client: ClusterClient, group: str, listener: MemberListener) -> None:
         self.group = group
         self.member_id = ""
-        self.generation = -1
         self._client = client
         self._listener = listener
         self._owned: dict[TopicPartition, Owned] = {}
@@ -123,9 +122,6 @@ class SoleMember:
         new = {p: Owned(p, 0, -1) for p in sorted(wanted - self._owned.keys())}
         self._owned = {p: o for p, o in self._owned.items() if p in wanted} | new
         self._listener.on_assigned(list(new.values()))
-
-    def owned(self) -> dict[TopicPartition, Owned]:
-        return dict(self._owned)
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         try:

@@ -66,16 +66,9 @@ class GroupMember(Protocol):
     @property
     def member_id(self) -> str: ...
 
-    @property
-    def generation(self) -> int:
-        """Grows with the rebalances of the group; -1 while the member is not in it."""
-        ...
-
     def start(self) -> None:
         """Starts to join, and returns at once; raises if the member cannot be in the group at all."""
         ...
-
-    def owned(self) -> dict[TopicPartition, Owned]: ...
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Stores all offsets or none. Raises `LostOwnershipError` if the member no longer owns one of the partitions.

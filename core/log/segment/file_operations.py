@@ -47,6 +47,12 @@ def storage_error(what: str, error: OSError) -> StorageError:
     return kind(f"{what}: {error.strerror or error}")
 
 
+def read_file(path: Path) -> bytes | None:
+    """Returns the content of a file; None if there is none. Raises `StorageError`."""
+    with storage(f"cannot read {path}"):
+        return path.read_bytes() if path.exists() else None
+
+
 class _Scratch(threading.local):
     """One buffer for each thread, for reads that do not wait: Python would fill a new buffer with zeros for each
     read."""

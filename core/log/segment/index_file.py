@@ -24,7 +24,7 @@ from typing import ClassVar, Final, NamedTuple
 from ...errors import CorruptRecordError
 from ...faults import fault_point
 from ...records.native import crc32c
-from .file_operations import remove, rename, storage, write_atomically
+from .file_operations import read_file, remove, rename, storage, write_atomically
 
 _MAGIC: Final = b"KLIX"
 _VERSION: Final = 3
@@ -80,10 +80,8 @@ class IndexFile:
     def load(self) -> SegmentState | None:
         """Uses the entries of the file, which stay on disk. Returns the state of the segment when the file was written;
         None if there is no file. Raises `CorruptRecordError` if it is damaged."""
-        with storage(f"cannot read {self.path}"):
-            if not self.path.exists():
-                return None
-            raw = self.path.read_bytes()
+        if (raw := read_file(self.path)) is None:
+            return None
         state, count = self._parse(raw)
         self._data = None
         self._set_count(count)

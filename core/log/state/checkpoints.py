@@ -19,7 +19,7 @@ from typing import Final
 
 from ...errors import StorageError
 from ...records.partition import TopicPartition
-from ..segment.file_operations import storage, write_atomically
+from ..segment.file_operations import read_file, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -39,10 +39,8 @@ class OffsetCheckpoint:
 
     def read(self) -> dict[TopicPartition, int]:
         """Returns the offsets in the file; none if there is no file. Raises `StorageError` if it is damaged."""
-        with storage(f"cannot read {self.path}"):
-            if not self.path.exists():
-                return {}
-            raw = self.path.read_bytes()
+        if (raw := read_file(self.path)) is None:
+            return {}
         try:
             lines = versioned_lines(raw)
             rows = [line.split(" ") for line in lines[1:]]

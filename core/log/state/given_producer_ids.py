@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from ..segment.file_operations import storage, write_atomically
+from ..segment.file_operations import read_file, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
 GIVEN_PRODUCER_IDS: Final = "given-producer-ids"
@@ -39,10 +39,8 @@ class GivenProducerIds:
                 self._highest = producer_id
 
     def _read(self) -> int:
-        with storage(f"cannot read {self._path}"):
-            if not self._path.exists():
-                return -1
-            raw = self._path.read_bytes()
+        if (raw := read_file(self._path)) is None:
+            return -1
         try:
             (line,) = versioned_lines(raw)
             return int(line)

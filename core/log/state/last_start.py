@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from ..segment.file_operations import storage, write_atomically
+from ..segment.file_operations import read_file, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
 LAST_START: Final = "last-start"
@@ -20,10 +20,8 @@ _log = logging.getLogger(__name__)
 def read_last_start(directory: Path) -> int:
     """Returns the broker epoch; `NO_START` if there is no file or it is damaged."""
     path = directory / LAST_START
-    with storage(f"cannot read {path}"):
-        if not path.exists():
-            return NO_START
-        raw = path.read_bytes()
+    if (raw := read_file(path)) is None:
+        return NO_START
     try:
         (line,) = versioned_lines(raw)
         return int(line)

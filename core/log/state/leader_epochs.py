@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import NoSpaceError, StorageError
-from ..segment.file_operations import storage, write_atomically
+from ..segment.file_operations import read_file, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
 NO_EPOCH: Final = -1
@@ -50,10 +50,8 @@ class LeaderEpochs:
     @classmethod
     def read(cls, path: Path) -> LeaderEpochs:
         """Reads the file; there are no epochs if it does not exist. Raises `StorageError` if it is damaged."""
-        with storage(f"cannot read {path}"):
-            if not path.exists():
-                return cls(path)
-            raw = path.read_bytes()
+        if (raw := read_file(path)) is None:
+            return cls(path)
         try:
             lines = versioned_lines(raw)
             entries = [(int(a), int(b)) for a, b in (line.split() for line in lines[1:])]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...errors import StorageError
-from ..segment.file_operations import storage, write_atomically
+from ..segment.file_operations import read_file, write_atomically
 from .checksummed import VERSION, seal, versioned_lines
 
 SEEN_METADATA: Final = "seen-metadata"
@@ -59,10 +59,8 @@ class SeenMetadata:
             self._failing = False
 
     def _read(self) -> SeenChange | None:
-        with storage(f"cannot read {self._path}"):
-            if not self._path.exists():
-                return None
-            raw = self._path.read_bytes()
+        if (raw := read_file(self._path)) is None:
+            return None
         try:
             (line,) = versioned_lines(raw)
             version, by, leader_epoch = json.loads(line)

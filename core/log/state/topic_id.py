@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ...errors import StorageError
 from ...records.partition import TopicPartition
-from ..segment.file_operations import storage, sync_directory, write_atomically
+from ..segment.file_operations import read_file, storage, sync_directory, write_atomically
 from ..segment.naming import PARTITION_METADATA
 from .checksummed import properties, seal, unseal
 
@@ -32,10 +32,8 @@ def parse_uuid(text: str) -> UUID:
 def read_topic_id(directory: Path) -> UUID | None:
     """Returns the topic id of the directory; None if it has none. Raises `StorageError` if the file is damaged."""
     path = directory / PARTITION_METADATA
-    with storage(f"cannot read {path}"):
-        if not path.exists():
-            return None
-        raw = path.read_bytes()
+    if (raw := read_file(path)) is None:
+        return None
     try:
         fields = properties(unseal(raw), ": ")
         if fields["version"] != "0":
