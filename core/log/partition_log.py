@@ -26,7 +26,7 @@ from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.control import TransactionMarker, encode_marker, read_marker
 from ..records.decode import MAX_DECOMPRESSED
-from ..records.epoch_range import EpochRange
+from ..records.epoch_end import EpochRange
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader, rewrite_base
 from ..records.isolation import AbortedTransaction, IsolationLevel
 from ..records.offset_and_epoch import OffsetAndEpoch

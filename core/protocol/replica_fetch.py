@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ErrorCode, ProtocolError
-from ..records.epoch_range import EpochRange
+from ..records.epoch_end import EpochRange
 from .bounds_check import read_uvarint, write_uvarint
 from .headers import skip_tags
 from .messages import Buffer

@@ -1,10 +1,18 @@
-"""Where a leader epoch ends in a log, and whether an offset is still of the log's history (KIP-320)."""
+"""Where a leader epoch begins and ends in a log, and whether an offset is still of the log's history (KIP-320)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["EpochEnd"]
+__all__ = ["EpochEnd", "EpochRange"]
+
+
+class EpochRange(NamedTuple):
+    """The records of one leader epoch in a log: from `start` up to `end`, which is not in it."""
+
+    epoch: int
+    start: int
+    end: int
 
 
 class EpochEnd(NamedTuple):

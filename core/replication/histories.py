@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ..records.epoch_range import EpochRange
+from ..records.epoch_end import EpochRange
 
 
 def first_conflict(theirs: Sequence[EpochRange], ours: Sequence[EpochRange]) -> int | None:

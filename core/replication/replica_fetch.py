@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from ..records.epoch_range import EpochRange
+from ..records.epoch_end import EpochRange
 
 
 class EpochEndOffset(NamedTuple):

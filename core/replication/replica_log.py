@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..records.epoch_range import EpochRange
+from ..records.epoch_end import EpochRange
 
 
 class ReplicaLog(Protocol):

@@ -24,7 +24,7 @@ from klamm.core.protocol.replica_fetch import (
     read_replica_fetch_request,
     read_replica_fetch_response,
 )
-from klamm.core.records.epoch_range import EpochRange
+from klamm.core.records.epoch_end import EpochRange
 
 A, B = UUID(int=2**127 + 5).bytes, UUID(int=9).bytes
 WANTED = {

@@ -31,7 +31,7 @@ from klamm.core.log.state.leader_epochs import LeaderEpochs
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.epoch_range import EpochRange
+from klamm.core.records.epoch_end import EpochRange
 from klamm.core.records.header import iter_headers
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 from klamm.plugins.codecs import klamm_codecs

@@ -12,7 +12,7 @@ from typing import Final
 
 from klamm.core.errors import LogEndMovedError
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
-from klamm.core.records.epoch_range import EpochRange
+from klamm.core.records.epoch_end import EpochRange
 from klamm.core.records.offset_and_epoch import OffsetAndEpoch
 
 from .crashing_log import OnCommitted

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
-from klamm.core.records.epoch_range import EpochRange
+from klamm.core.records.epoch_end import EpochRange
 
 from .violation import ViolationError
 
