@@ -41,6 +41,8 @@ def imported_from_core() -> dict[Path, set[str]]:
 
 
 def all_of(path: Path) -> list[str] | None:
+    if not path.exists():  # a compiled module
+        return None
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -54,6 +56,8 @@ def defined_in(path: Path) -> set[str]:
         for each in ast.walk(node) if isinstance(node, ast.If | ast.Try) else (node,):
             if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 found.add(each.name)
+            elif isinstance(each, ast.ImportFrom) and each.names[0].name == "*":
+                found |= set(all_of(path.parent / f"{each.module}.py") or ())  # of `native`: the twin has all names
             elif isinstance(each, ast.Import | ast.ImportFrom):
                 found |= {(alias.asname or alias.name).split(".")[0] for alias in each.names}
             elif isinstance(each, ast.Assign | ast.AnnAssign):
