@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from ...errors import ErrorCode, KlammError
-from ...groups.coordinator.coordinator import GroupCoordinator
 from ...groups.coordinator.group_view import read_view
 from ...groups.group_protocol_lock import GroupProtocol, active_protocol
 from ...interfaces.coordination import BadVersionError, Coordination, NoNodeError
 from ...records.partition import TopicPartition
-from ..workers import Workers
-from .coordinated_offsets import CoordinatedOffsets
 from .coordinator_errors import commit_code
-from .group_locks import GroupLocks
-from .group_metadata_manager import GroupMetadataManager
-from .group_shard import GroupShard
-from .runtime import CoordinatorRuntime
+from .group_parts import GroupPart, GroupParts
 
 log = logging.getLogger(__name__)
 
 
-class GroupDeletions:
-    """Belongs to the event loop. `not_mine` returns the error for a group that is not served here now."""
+class GroupDeletions(GroupPart):
+    """Belongs to the event loop."""
 
-    def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupShard],
-        coordinator: GroupCoordinator,
-        offsets: CoordinatedOffsets,
-        locks: GroupLocks,
-        metadata: GroupMetadataManager,
-        coordination: Coordination,
-        workers: Workers,
-        not_mine: Callable[[str], ErrorCode | None],
-    ) -> None:
-        self._runtime = runtime
-        self._coordinator = coordinator
-        self._offsets = offsets
-        self._locks = locks
-        self._metadata = metadata
+    def __init__(self, parts: GroupParts, coordination: Coordination) -> None:
+        super().__init__(parts)
         self._coordination = coordination
-        self._workers = workers
-        self._not_mine = not_mine
 
     async def delete(self, group: str) -> ErrorCode:
         """Deletes an empty group and its offsets. While the former coordinator holds the group's lock, this broker

@@ -7,34 +7,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ...errors import ErrorCode
-from ...groups.coordinator.coordinator import GroupCoordinator
 from ...groups.coordinator.requests import JoinRequest, JoinResult, SyncRequest, SyncResult
-from .group_locks import GroupLocks
-from .group_metadata_manager import GroupMetadataManager
-from .group_shard import GroupShard
-from .runtime import CoordinatorRuntime
+from .group_parts import GroupPart
 
 R = TypeVar("R")
 _LONGEST_LOAD_S = 2.0
 """The longest wait of a JoinGroup for the load of its group's shard."""
 
 
-class GroupMembers:
-    """Belongs to the event loop. `not_mine` returns the error for a group that is not served here now."""
-
-    def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupShard],
-        coordinator: GroupCoordinator,
-        locks: GroupLocks,
-        metadata: GroupMetadataManager,
-        not_mine: Callable[[str], ErrorCode | None],
-    ) -> None:
-        self._runtime = runtime
-        self._coordinator = coordinator
-        self._locks = locks
-        self._metadata = metadata
-        self._not_mine = not_mine
+class GroupMembers(GroupPart):
+    """Belongs to the event loop."""
 
     async def join(self, request: JoinRequest) -> JoinResult:
         """Answers when the group's rebalance has ended, or with an error. Waits for a shard that is being loaded: that

@@ -30,6 +30,7 @@ from .group_deletions import GroupDeletions
 from .group_locks import GroupLocks
 from .group_members import GroupMembers
 from .group_metadata_manager import GroupMetadataManager
+from .group_parts import GroupParts
 from .group_shard import GroupShard
 from .guarded_commits import GuardedCommits
 from .leader_fence import LeaderFence
@@ -86,19 +87,13 @@ class GroupService:
         self._runtime = CoordinatorRuntime(topic, self._make_shard, workers, codecs, self._loaded)
         self.offsets = CoordinatedOffsets(self._runtime, offsets, workers, self._session, image, topics)
         self.guarded_commits = GuardedCommits(topics, self._session, clock)
-        self.members = GroupMembers(self._runtime, self.coordinator, self._locks, self._metadata, self.not_mine)
-        self.commits = OffsetCommits(
-            self._runtime, self.coordinator, self.offsets, self.guarded_commits, self._locks, workers, self._session,
-            self.not_mine,
-        )  # fmt: skip
-        self.deletions = GroupDeletions(
-            self._runtime, self.coordinator, self.offsets, self._locks, self._metadata, coordination, workers,
-            self.not_mine,
-        )  # fmt: skip
-        self.cleanup = OffsetCleanup(
-            self._runtime, self.offsets, self._locks, self.coordinator, workers, image, topics,
-            config.offsets_retention_minutes * 60_000,
-        )  # fmt: skip
+        parts = GroupParts(
+            self._runtime, self.coordinator, self.offsets, self._locks, self._metadata, workers, self.not_mine
+        )
+        self.members = GroupMembers(parts)
+        self.commits = OffsetCommits(parts, self.guarded_commits, self._session)
+        self.deletions = GroupDeletions(parts, coordination)
+        self.cleanup = OffsetCleanup(parts, image, topics, config.offsets_retention_minutes * 60_000)
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -10,40 +10,24 @@ from uuid import UUID
 
 from ...cluster.image import ClusterImage
 from ...errors import BrokerError, ErrorCode, KlammError, describe_error
-from ...groups.coordinator.coordinator import GroupCoordinator
 from ...groups.group_protocol_lock import GroupProtocol
 from ...groups.membership.topic_ids import TopicIds
 from ...interfaces.coordination import BadVersionError, Check, NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
-from ..workers import Workers
-from .coordinated_offsets import CoordinatedOffsets
-from .group_locks import GroupLocks
+from .group_parts import GroupPart, GroupParts
 from .group_shard import GroupShard
-from .runtime import CoordinatorRuntime
 
 log = logging.getLogger(__name__)
 
 
-class OffsetCleanup:
+class OffsetCleanup(GroupPart):
     """Belongs to the event loop. Each deletion runs in the sequence of the group's commits."""
 
     def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupShard],
-        offsets: CoordinatedOffsets,
-        locks: GroupLocks,
-        coordinator: GroupCoordinator,
-        workers: Workers,
-        image: Callable[[], ClusterImage],
-        topics: TopicIds,
-        retention_ms: int,
+        self, parts: GroupParts, image: Callable[[], ClusterImage], topics: TopicIds, retention_ms: int
     ) -> None:
-        self._runtime = runtime
-        self._offsets = offsets
-        self._locks = locks
-        self._coordinator = coordinator
-        self._workers = workers
+        super().__init__(parts)
         self._image = image
         self._topics = topics
         self._retention_ms = retention_ms

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...errors import ErrorCode, KlammError
-from ...groups.coordinator.coordinator import GroupCoordinator
 from ...groups.group_protocol_lock import GroupProtocol
 from ...interfaces.coordination import BadVersionError, Check, NoNodeError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..session.session_contact import SessionContact
-from ..workers import Workers
-from .coordinated_offsets import CoordinatedOffsets
 from .coordinator_errors import commit_code
-from .group_locks import GroupLocks
-from .group_shard import GroupShard
+from .group_parts import GroupPart, GroupParts
 from .guarded_commits import GuardedCommits
-from .runtime import CoordinatorRuntime
 
 log = logging.getLogger(__name__)
 _FENCE_ATTEMPTS = 5
@@ -34,28 +29,13 @@ class OffsetCommitter(NamedTuple):
     instance_id: str | None = None
 
 
-class OffsetCommits:
-    """Belongs to the event loop. `not_mine` returns the error for a group that is not served here now."""
+class OffsetCommits(GroupPart):
+    """Belongs to the event loop."""
 
-    def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupShard],
-        coordinator: GroupCoordinator,
-        offsets: CoordinatedOffsets,
-        guarded: GuardedCommits,
-        locks: GroupLocks,
-        workers: Workers,
-        session: SessionContact,
-        not_mine: Callable[[str], ErrorCode | None],
-    ) -> None:
-        self._runtime = runtime
-        self._coordinator = coordinator
-        self._offsets = offsets
+    def __init__(self, parts: GroupParts, guarded: GuardedCommits, session: SessionContact) -> None:
+        super().__init__(parts)
         self._guarded = guarded
-        self._locks = locks
-        self._workers = workers
         self._session = session
-        self._not_mine = not_mine
 
     async def commit(
         self, group: str, committer: OffsetCommitter, offsets: Mapping[TopicPartition, CommittedOffset]
