@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,8 +87,9 @@ class Typing:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The settings with which a task reads its range; `poll_timeout_s`, `quarantine` and `isolation` are those of
-    `SourceOptions`.
+    """The settings with which a task reads its range. `poll_timeout_s` is how long it waits for records of it.
+    `quarantine`: a batch that cannot be opened becomes a row. `isolation`: whether records of open and aborted
+    transactions are read.
     """
 
     bootstrap: str
@@ -99,18 +100,15 @@ class ReadOptions:
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 
 
-@dataclass(frozen=True)
-class SourceOptions:
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ReadOptions):
     """The options of a read. `topics`, `pattern` or `assigned` selects the partitions.
 
     Times, if given, override offsets; `late_is_latest`: a partition without a record at or after its starting time
     begins at its end. `limit` is the most offsets of a batch or micro-batch in total; a stream waits up to
-    `max_delay_s` for `least` new ones. `poll_timeout_s` is how long a task waits for records of its range.
-    `quarantine`: a batch that cannot be opened becomes a row. `isolation`: whether records of open and aborted
-    transactions are read.
+    `max_delay_s` for `least` new ones.
     """
 
-    bootstrap: str
     topics: tuple[str, ...]
     pattern: str | None
     assigned: tuple[TopicPartition, ...]
@@ -125,24 +123,12 @@ class SourceOptions:
     least: int | None
     max_delay_s: float
     client_id: str
-    fail_on_data_loss: bool
     headers: bool
-    quarantine: bool
-    poll_timeout_s: float
-    isolation: IsolationLevel
-    plugins: tuple[str, ...]
     typing: Typing | None
 
     @property
     def reading(self) -> ReadOptions:
-        return ReadOptions(
-            self.bootstrap,
-            self.plugins,
-            self.fail_on_data_loss,
-            self.quarantine,
-            self.poll_timeout_s,
-            self.isolation,
-        )
+        return ReadOptions(**{field.name: getattr(self, field.name) for field in fields(ReadOptions)})
 
 
 class Reading(Enum):

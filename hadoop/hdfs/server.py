@@ -163,17 +163,17 @@ class HdfsServer:
 
     def stop(self) -> None:
         """Stops both servers; does nothing if they are stopped."""
-        processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
-        for process in processes:
-            if process is not None:
-                process.stop()
+        for process in self._taken():
+            process.stop()
 
     def kill(self) -> None:
         """Kills both with SIGKILL, like a crash: acknowledged data is on disk."""
+        for process in self._taken():
+            process.kill()
+
+    def _taken(self) -> list[JavaProcess]:
         processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
-        for process in processes:
-            if process is not None:
-                process.kill()
+        return [process for process in processes if process is not None]
 
     def __enter__(self) -> Self:
         self.start()
