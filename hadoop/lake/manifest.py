@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from klamm.core.config.section import TimeZone
 from klamm.core.errors import KlammError
@@ -23,12 +23,10 @@ VERSION: Final = 2
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class BatchMark(BaseModel):
+class BatchMark(BaseModel, frozen=True):
     """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two, the
     requested offset is in a gap between batches, and the epoch is that of the next batch.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     leader_epoch: int
     base_offset: int | None = None
@@ -40,12 +38,10 @@ class BatchMark(BaseModel):
         return self.base_offset is not None
 
 
-class PartitionRange(BaseModel):
+class PartitionRange(BaseModel, frozen=True):
     """Offsets [from, to) of one partition. `lost_to`: the load does not contain [from, lost_to): records there were
     deleted before the load, or the first load skipped them; `reset` is the `auto.offset.reset` that applied. `batch`
     contains the last offset below `to`; None if that was deleted, or nothing was loaded yet."""
-
-    model_config = ConfigDict(frozen=True)
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
@@ -62,12 +58,10 @@ class PartitionRange(BaseModel):
         return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "reset": reset, "batch": batch})
 
 
-class UnopenedBatch(BaseModel):
+class UnopenedBatch(BaseModel, frozen=True):
     """A batch that could not be opened: the offsets [from, to) of a partition, and the reason. Its bytes are in
     `_bad`.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     partition: int
     start: int = Field(alias="from", ge=0)
@@ -79,26 +73,22 @@ class UnopenedBatch(BaseModel):
         return cls.model_validate({"partition": partition, "from": start, "to": end, "reason": reason})
 
 
-class LakeOrigin(BaseModel):
+class LakeOrigin(BaseModel, frozen=True):
     """Identifies the topic's directory: its `id` is made before its first load. `directory`: its path, by which a
     directory that was moved or copied is detected; `replaces`: the ids that it had where it was moved from.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     directory: str
     replaces: tuple[str, ...] = ()
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True):
     """The content of `_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of
     the rows are records that could not be read. `timezone`: of `dt` and `hr`. `lake`: the same in all loads of a
     directory. `avro_schema`: of the columns; None for raw values. `isolation_level`: which records of transactions
     were read.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     version: int = VERSION
     topic: str

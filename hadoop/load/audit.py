@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
@@ -34,11 +34,9 @@ TIER = "hadoop"
 Connect = Callable[[], AbstractContextManager[ClusterClient]]
 
 
-class _Counted(BaseModel):
+class _Counted(BaseModel, frozen=True):
     """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes). `lost`: deleted before they
     could be loaded, so that the load has none of their records."""
-
-    model_config = ConfigDict(frozen=True)
 
     partition: int
     start: int = Field(alias="from")
@@ -47,10 +45,8 @@ class _Counted(BaseModel):
     lost: bool = False
 
 
-class LoadAudit(BaseModel):
+class LoadAudit(BaseModel, frozen=True):
     """The content of `_audit.json`: counts of a load, made from its files. `owner` is the sink's name."""
-
-    model_config = ConfigDict(frozen=True)
 
     version: int = 1
     tier: str = TIER

@@ -157,11 +157,16 @@ def _schema_value(record: SchemaRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """What is known of a record that cannot be read."""
+    """What is known of a record that cannot be read; as a text: what is behind its offset."""
 
     subject: str | None = None
     version: int | None = None
     schema_id: int | None = None
+
+    def __str__(self) -> str:
+        parts = [("subject", self.subject), ("version", self.version), ("id", self.schema_id)]
+        named = ", ".join(f"{name} {value!r:.200}" for name, value in parts if value is not None)
+        return f" ({named})" if named else ""
 
 
 class StrayRecordError(SchemaError):

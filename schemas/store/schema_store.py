@@ -2,7 +2,7 @@
 
 `apply` takes the records in the order of the topic; one that was applied before is passed over. What the table holds
 depends on the last record of each key and on the order of these, so compaction changes no answer but `last_id`, which
-`raise_last_id` keeps from falling. A record that cannot be taken is a `StrayRecord`, and does not stop the others.
+`raise_last_id` keeps from falling. A record that cannot be taken is stray, and does not stop the others.
 
 - A version is live, deleted (withdrawn: not the newest, not compared; its id resolves), or forgotten.
 - An id belongs to one text in its context. A record that gives it to another one is stray: the first keeps it.
@@ -79,22 +79,6 @@ class SchemaVersion:
         return context_of(self.subject)
 
 
-@dataclass(frozen=True, slots=True)
-class StrayRecord:
-    """A record that was not taken."""
-
-    offset: int
-    reason: str
-    subject: str | None = None
-    version: int | None = None
-    schema_id: int | None = None
-
-    def __str__(self) -> str:
-        parts = [("subject", self.subject), ("version", self.version), ("id", self.schema_id)]
-        named = ", ".join(f"{name} {value!r:.200}" for name, value in parts if value is not None)
-        return f"offset {self.offset}{f' ({named})' if named else ''}: {self.reason}"
-
-
 _Key = tuple[str, int]
 """A subject and a version."""
 K = TypeVar("K")
@@ -135,7 +119,7 @@ class SchemaStore:
         self.position = 0
         """The offset after the last record that was applied."""
         self.stray_count = 0
-        self._stray: deque[StrayRecord] = deque(maxlen=MAX_STRAY)
+        self._stray: deque[str] = deque(maxlen=MAX_STRAY)
         self._subjects: dict[str, dict[int, SchemaVersion]] = {}
         self._sorted: list[str] | None = None
         self._contexts: dict[str, _Context] = {}
@@ -162,7 +146,7 @@ class SchemaStore:
 
     def _report(self, offset: int, reason: str, place: RecordPlace) -> None:
         self.stray_count += 1
-        stray = StrayRecord(offset, reason, place.subject, place.version, place.schema_id)
+        stray = f"offset {offset}{place}: {reason}"
         self._stray.append(stray)
         _log.warning("the topic of schemas has a record that is passed over: %s", stray)
 
@@ -231,8 +215,8 @@ class SchemaStore:
 
     # Stray records
 
-    def stray(self) -> list[StrayRecord]:
-        """Returns the last records that were not taken; `stray_count` counts all."""
+    def stray(self) -> list[str]:
+        """Returns a line on each of the last records that were not taken; `stray_count` counts all."""
         return list(self._stray)
 
     # Subjects and contexts

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from klamm.core.config.section import TimeZone
 from klamm.core.errors import ConfigError
@@ -25,13 +25,11 @@ from ..manifest import Manifest, parse
 VERSION: Final = 1
 
 
-class MergedLoad(BaseModel):
+class MergedLoad(BaseModel, frozen=True):
     """A load that a generation contains. `digest`: the SHA-256 of its `_offsets.json`. `rows`: its rows in the
     generation, by partition. `ends`: the offset at which the next load continues, by partition. `timezone`: of `dt` and
     `hr`.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     load: int = Field(ge=1)
     job_id: str
@@ -46,19 +44,15 @@ class MergedLoad(BaseModel):
         return datetime.fromtimestamp(self.created_ms / 1000, UTC)
 
 
-class DataFile(BaseModel):
+class DataFile(BaseModel, frozen=True):
     """A data file by its path below the generation."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     bytes: int
 
 
-class Generation(BaseModel):
+class Generation(BaseModel, frozen=True):
     """The content of `_generation.json`."""
-
-    model_config = ConfigDict(frozen=True)
 
     version: int = VERSION
     topic: str
