@@ -20,7 +20,7 @@ def decode(stream: BytesIO) -> tuple[int, ...]:
     """Raises `EOFError` at the end of the stream, `ValueError` for bytes that are not indexes."""
     count = _number(stream)
     if not 0 <= count <= MAX_NESTED:
-        raise ValueError(f"they claim to be {count}")
+        raise ValueError(f"the Protobuf message indexes claim to be {count}")
     return tuple(_number(stream) for _ in range(count)) or (0,)
 
 
@@ -39,8 +39,8 @@ def _number(stream: BytesIO) -> int:
     for shift in range(0, 35, 7):
         byte = stream.read(1)
         if not byte:
-            raise EOFError("they are cut off")
+            raise EOFError("the Protobuf message indexes are cut off")
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return (value >> 1) ^ -(value & 1)
-    raise ValueError("one has more than 5 bytes")
+    raise ValueError("a Protobuf message index has more than 5 bytes")

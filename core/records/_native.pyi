@@ -1,4 +1,4 @@
-# The compiled module; `fallback`, and `protocol/produce/fallback` for Produce, say what each function does.
+# The compiled module; `fallback`, and `klammtest.native.produce_twin` for Produce, say what each function does.
 
 from .checked_batch import CheckedBatch
 from .fallback import Area, Binary, Buffer, ChainTuple, Columns, Lists, PieceTuple, WindowCounts

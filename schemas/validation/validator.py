@@ -251,7 +251,7 @@ class _Schema:
             try:
                 message = message_indexes.decode(stream)
             except (EOFError, ValueError) as error:
-                raise SchemaError(f"the Protobuf message indexes: {error}") from error
+                raise SchemaError(str(error)) from error
             start = stream.tell() if found.inside else 0
         form = self._form()
         if self._naming is not None and message not in self._named:

@@ -90,7 +90,7 @@ static int is_one_batch(const uint8_t *p, int64_t size, Request *r) {
     return r->acks == 1 || r->acks == -1;
 }
 
-/* Whether a batch breaks no rule that holds for every topic: check_batch in core/records/checked_batch.py. */
+/* Whether a batch breaks no rule that holds for every topic: check_batch of klammtest.native.produce_twin. */
 static int is_ordinary(const uint8_t *b, int64_t size) {
     if (size < HEADER_SIZE || size > MOST_BYTES)
         return 0;

@@ -164,6 +164,20 @@ def test_indexes() -> None:
     assert indexes.decode(io.BytesIO(b"\x02\0")) == (0,)  # without the short form
 
 
+def test_indexes_that_cannot_be_read_are_named(schemas: LogRegistry) -> None:
+    serde = made(schemas)
+    data = serde.serializer("t")({"id": "1"})
+    assert data is not None
+    read = serde.deserializer("t")
+    for damaged, why in (
+        (b"", r"is truncated \(.*\): the Protobuf message indexes are cut off"),
+        (b"\xff\x01", r"does not fit its schema \(.*\): the Protobuf message indexes claim to be -128"),
+        (b"\x80" * 6, r"does not fit its schema \(.*\): a Protobuf message index has more than 5 bytes"),
+    ):
+        with pytest.raises(SchemaError, match=f"^topic t: the payload {why}$"):
+            read(data[:5] + damaged)
+
+
 def test_a_misfit_names_the_field(schemas: LogRegistry) -> None:
     write = made(schemas).serializer("t")
     for value, why in (

@@ -227,9 +227,9 @@ def test_a_protobuf_value_is_the_message_that_its_indexes_name(table: Table) -> 
         b"\0" + order: "", b"\2\0" + order: "", b"\2\2" + text: "", b"\4\0\0" + text: "",
         b"\0" + text: "", b"\0\x08": "value: the payload does not fit its schema: ",
         b"\2\4" + text: "value: the schema has no message at 2", b"\2\1" + text: "value: the schema has no message at ",
-        b"": "value: the Protobuf message indexes: they are cut",
-        b"\x80" * 6: "value: the Protobuf message indexes: one has more",
-        b"\xff\xff\x03": "value: the Protobuf message indexes: they claim to be -",
+        b"": "value: the Protobuf message indexes are cut off",
+        b"\x80" * 6: "value: a Protobuf message index has more",
+        b"\xff\xff\x03": "value: the Protobuf message indexes claim to be -",
         b"\2\2\x0a\x02\xff\xff": "value: the payload does not fit its schema: ",
     }  # fmt: skip
     found = {payload: fault(validator, "t", record(prefixed(1, payload))) for payload in cases}
