@@ -87,7 +87,8 @@ class Schema:
 
     def message(self, **values: object) -> Entity:
         """Returns the root message as `build` does; lists are arrays, and dicts the structs in them."""
-        return _nested(self.root, values)
+        message: Entity = _nested(self.root, values)
+        return message
 
     def part(self, type_name: str, **values: object) -> Entity:
         """Returns a nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
@@ -106,20 +107,13 @@ def _construct(cls: type[Any], values: dict[str, object]) -> Entity:
     return message
 
 
-def _nested(cls: type[Any], values: dict[str, Any]) -> Entity:
-    structs = _structs(cast(Hashable, cls))
-
-    def made(name: str, value: Any) -> Any:
-        return _nested(structs[name], value) if isinstance(value, dict) else value
-
-    given = {name: value for name, value in values.items() if name in structs}
-    return _construct(
-        cls,
-        {
-            name: tuple(made(name, each) for each in value) if isinstance(value, list) else value
-            for name, value in given.items()
-        },
-    )
+def _nested(kind: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple([_nested(kind, each) for each in value])
+    if isinstance(value, dict):
+        kinds = _structs(kind)
+        return _construct(kind, {name: _nested(kinds[name], each) for name, each in value.items() if name in kinds})
+    return value
 
 
 @cache
