@@ -42,6 +42,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import request_frame
 from klamm.core.records.header import crc_of, set_crc
+from klamm.core.records.native import IMPLEMENTATION
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Record
 from klamm.core.replication.leader import ReplicationSettings
@@ -244,6 +245,10 @@ def count_fast_answers(patch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
+needs_fast_path = pytest.mark.skipif(IMPLEMENTATION != "native", reason="the fast path is in the compiled module")
+
+
+@needs_fast_path
 @pytest.mark.parametrize("seed", range(4))
 def test_both_paths_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     counted = count_fast_answers(monkeypatch)
@@ -276,7 +281,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "general"])
+@pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_fast_path), False], ids=["fast", "general"])
 @pytest.mark.parametrize("acks", [1, -1])
 def test_an_authorizer_is_asked_on_both_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool, acks: int
