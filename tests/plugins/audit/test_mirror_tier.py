@@ -200,7 +200,8 @@ def test_after_a_promotion_the_broker_tier_goes_on_where_the_mirror_has_ended(au
     clusters = audited
     clusters.produce("promoted")
     eventually(lambda: clusters.states("promoted") == {"complete"}, "the mirror of promoted is complete")
-    clusters.mirror("promote", "live", "--topic", "promoted")
+    promote = ("mirror", "promote", "live", "--topic", "promoted")
+    eventually(lambda: clusters.run(*promote)[0] == 0, "the link has reported the end of promoted")
     eventually(lambda: clusters.status("promoted") == "", "the promotion")
     clusters.produce("promoted", RECORDS, to=clusters.offline)
     eventually(lambda: clusters.audit("promoted", wait="0")[0] == 0, "all records are counted")
