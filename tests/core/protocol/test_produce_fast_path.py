@@ -17,14 +17,18 @@ from klamm.core.protocol.produce import fast_path
 from klamm.core.protocol.produce.request import FastProduceRequest, as_produce_request, read_produce_request
 from klamm.core.protocol.produce.response import Produced, write_produce_response
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.native import IMPLEMENTATION
 from klammtest.native import produce_twin
 
 VERSIONS = range(3, 14)
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 """The id of every topic, which names it from version 13 on."""
 BATCH = encode_batch([(1_700_000_000_000, b"key", b"value", ())])
-READS = {"compiled": fast_path.read_fast_produce_request, "Python": produce_twin.read_fast_produce_request}
-WRITES = {"compiled": fast_path.write_fast_produce_response, "Python": produce_twin.write_fast_produce_response}
+READS = {"Python": produce_twin.read_fast_produce_request}
+WRITES = {"Python": produce_twin.write_fast_produce_response}
+if IMPLEMENTATION == "native":
+    READS["compiled"] = fast_path.read_fast_produce_request
+    WRITES["compiled"] = fast_path.write_fast_produce_response
 
 Read = Callable[[bytearray], FastProduceRequest | None]
 
