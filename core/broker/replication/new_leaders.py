@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from ...client.network.connection import of_fields
 from ...cluster.image import ClusterImage, TopicImage
 from ...errors import ErrorCode, KlammError
 from ...protocol.apis import ApiKey
@@ -196,7 +195,9 @@ class NewLeaders:
             {"topic": name, "partitions": [asked(topic, number) for number in numbers]}
             for name, (topic, numbers) in missing.items()
         ]
-        answer = await connection.call(_API, of_fields(replica_id=-1, topics=topics), max_version=_VERSION)
+        answer = await connection.call(
+            _API, lambda schema: schema.message(replica_id=-1, topics=topics), max_version=_VERSION
+        )
         return [
             (missing[found.topic][0], row.partition)
             for found in answer.topics
