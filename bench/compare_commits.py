@@ -60,6 +60,7 @@ _TOUCHED_MB = 1000
 """About what a measurement writes."""
 _WARM_S = 0.5
 """No JVM is compared: what a broker imports and allocates at its first requests is done by then."""
+_NAMES = ("before", "after")
 _LOOK = 10
 """After so many rounds the cells that are decided are left out."""
 ROUNDS = 30
@@ -176,7 +177,10 @@ class Comparer:
                 for step, second in enumerate(order):
                     at = (second + turn) % 2
                     self.prepare(self.systems[at])
-                    got[at].append(shape.run(cell, self.systems[at], place * len(order) + step))
+                    try:
+                        got[at].append(shape.run(cell, self.systems[at], place * len(order) + step))
+                    except RuntimeError as error:
+                        raise RuntimeError(f"{cell.name}, {_NAMES[at]}: {error}") from error
                 for metric, described in shape.METRICS.items():
                     if described.better is not None and all(metric in one for one in (*got[0], *got[1])):
                         means[cell.name, metric] = (
@@ -219,7 +223,7 @@ def main() -> int:
             for name in wanted:
                 systems = [
                     _system(name, given.data / f"compared-{at}", command)
-                    for at, command in (("before", before), ("after", BROKER_COMMAND))
+                    for at, command in zip(_NAMES, (before, BROKER_COMMAND), strict=True)
                 ]
                 for system in systems:
                     system.warm_s = _WARM_S
