@@ -7,7 +7,7 @@ import sys
 
 _ONLY_OTHERS = (
     "backports.zstd", "cramjam", "encodings.idna", "fastavro", "kazoo", "klamm.core.client", "klamm.hadoop.lake.config",
-    "klamm.plugins.audit.config", "klamm.plugins.coordination.etcd.config", "klamm.plugins.envelopes.confluent",
+    "klamm.plugins.audit.config", "klamm.plugins.coordination.etcd.config", "klamm.plugins.envelopes.formats",
     "klamm.plugins.sinks.files",
     "klamm.schemas.avro.parsing", "klamm.schemas.options", "klamm.schemas.service.config", "klamm.schemas.store.schema",
     "lz4", "prometheus_client", "pyarrow", "pyruhvro", "rich", "sqlite3", "zstd",
