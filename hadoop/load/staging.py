@@ -20,14 +20,15 @@ from types import TracebackType
 from klamm.core.errors import KlammError
 from klamm.core.faults import fault_point
 
-from ..lake.generations.generation import read_generation
+from ..lake.generations.generation import Generation, read_generation
 from ..lake.layout import OWNER, TopicLayout
-from ..lake.manifest import read_manifest
-from ..publishing.interface import LakeError, Publisher
+from ..lake.manifest import Manifest, read_manifest
+from ..publishing.interface import LakeError, LakeReader, Publisher
 
 _log = logging.getLogger(__name__)
 _DEAD = ".dead"
 _ALIVE = ".alive"
+_ReadManifest = Callable[[LakeReader, TopicLayout, int], Manifest | Generation | None]
 
 
 class LoadConflictError(KlammError):
@@ -68,35 +69,25 @@ class Staging:
 
     def publish(self, number: int) -> None:
         """Publishes as load `number`. Raises `LoadConflictError` when another job has that number."""
-
-        def owner() -> str | None:
-            found = read_manifest(self._publisher, self._layout, number)
-            return None if found is None else found.job_id
-
-        self._publish(f"load {number}", self._layout.load(number), owner)
+        self._publish(f"load {number}", self._layout.load(number), read_manifest, number)
 
     def publish_generation(self, number: int) -> None:
         """Publishes as generation `number`. Raises `LoadConflictError` when another compaction has that number."""
-
-        def owner() -> str | None:
-            found = read_generation(self._publisher, self._layout, number)
-            return None if found is None else found.job_id
-
         self._publisher.make(self._layout.generations_root)
-        self._publish(f"generation {number}", self._layout.generation(number), owner)
+        self._publish(f"generation {number}", self._layout.generation(number), read_generation, number)
 
-    def _publish(self, what: str, target: str, owner: Callable[[], str | None]) -> None:
+    def _publish(self, what: str, target: str, read: _ReadManifest, number: int) -> None:
         if self._publisher.read(f"{self.path}/{OWNER}") is None:
             raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run it again")
         try:
             self._publisher.publish(self.path, target)
         except Exception:  # the outcome is unknown, whatever the error: read the target
-            found = owner()
+            found = read(self._publisher, self._layout, number)
             if found is None:
                 raise
-            if found != self._job_id:
+            if found.job_id != self._job_id:
                 raise LoadConflictError(
-                    f"{what} of {self._layout.topic} was published by job {found} meanwhile; "
+                    f"{what} of {self._layout.topic} was published by job {found.job_id} meanwhile; "
                     f"this job {self._job_id} publishes nothing: run it again"
                 ) from None
 

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from ..lake.layout import HALF, hdfs_path
-from .interface import LakeError, TargetExistsError
+from .interface import LakeError, TargetExistsError, remove_halves
 
 REPLICATION_TIMEOUT_S: Final = 60.0
 """Seconds that a load waits until its blocks have their replicas."""
@@ -162,11 +162,7 @@ class HdfsPublisher:
         self._repeatable(f"cannot write {path}", path, write)
 
     def tidy(self, path: str, older_than_s: float) -> None:
-        for name in self._names(path):
-            if HALF.match(name):
-                age = self.age_s(f"{path}/{name}")
-                if age is not None and age > older_than_s:
-                    self.remove(f"{path}/{name}")
+        remove_halves(self, path, self._names(path), older_than_s)
 
     def read(self, path: str) -> bytes | None:
         def read(hdfs: _Hdfs) -> bytes:

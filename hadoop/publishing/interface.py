@@ -7,13 +7,14 @@ local rename checks and then renames) is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from klamm.core.errors import ConfigError, KlammError
 
 from ..lake.config import file_in_the_way
+from ..lake.layout import HALF
 
 
 class TargetExistsError(KlammError):
@@ -118,3 +119,11 @@ def check_root(reader: LakeReader, root: str) -> None:
     """Raises `NoLakeError` in one line if the lake's root, or a path above it, is a file."""
     if (found := file_in_the_way(root, reader.is_file)) is not None:
         raise NoLakeError(found)
+
+
+def remove_halves(publisher: Publisher, path: str, names: Iterable[str], older_than_s: float) -> None:
+    """Removes what `Publisher.tidy` removes, of the `names` in a directory."""
+    for half in (f"{path}/{name}" for name in names if HALF.match(name)):
+        age = publisher.age_s(half)
+        if age is not None and age > older_than_s:
+            publisher.remove(half)

@@ -12,12 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ..lake.config import file_path, is_local_file
 from ..lake.layout import HALF
-from .interface import LakeError, TargetExistsError
+from .interface import LakeError, TargetExistsError, remove_halves
 
 _SYNC_THREADS = 8
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
@@ -35,20 +36,12 @@ class LocalFiles:
     """`LakeFiles` over POSIX."""
 
     def read(self, path: str) -> bytes | None:
-        try:
+        with _translating(f"cannot read {path}"), suppress(FileNotFoundError, NotADirectoryError):
             return local_path(path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise LakeError(f"cannot read {path}: {error}") from error
+        return None
 
     def names(self, path: str) -> list[str]:
-        try:
-            return sorted(entry.name for entry in local_path(path).iterdir() if not HALF.match(entry.name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise LakeError(f"cannot list {path}: {error}") from error
+        return sorted(name for name in _names(path) if not HALF.match(name))
 
     def files(self, path: str) -> list[tuple[str, int]]:
         root = local_path(path)
@@ -86,90 +79,77 @@ class LocalPublisher(LocalFiles):
     def write(self, path: str, data: bytes) -> None:
         file = local_path(path)
         half = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-        try:
+        with _translating(f"cannot write {path}"):
             half.write_bytes(data)
             _sync_one(half)
             half.replace(file)
             _sync_one(file.parent)
-        except OSError as error:
-            raise LakeError(f"cannot write {path}: {error}") from error
 
     def tidy(self, path: str, older_than_s: float) -> None:
-        try:
-            halves = [entry for entry in local_path(path).iterdir() if HALF.match(entry.name)]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise LakeError(f"cannot list {path}: {error}") from error
-        for half in halves:
-            age = self.age_s(str(half))
-            if age is not None and age > older_than_s:
-                self.remove(str(half))
+        remove_halves(self, path, _names(path), older_than_s)
 
     def make(self, path: str) -> None:
         folder = local_path(path)
-        try:
+        with _translating(f"cannot make the directory {path}"):
             missing = [part for part in (folder, *folder.parents) if not part.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             for made in missing:  # otherwise its content would be durable, but its name would not
                 _sync_one(made.parent)
-        except OSError as error:
-            raise LakeError(f"cannot make the directory {path}: {error}") from error
 
     def age_s(self, path: str) -> float | None:
-        try:
+        with _translating(f"cannot read {path}"), suppress(FileNotFoundError):
             return self._now_s() - local_path(path).stat().st_mtime
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise LakeError(f"cannot read {path}: {error}") from error
+        return None
 
     def move(self, source: str, target: str) -> bool:
-        try:
+        with _translating(f"cannot rename {source} to {target}"), suppress(FileNotFoundError):
             local_path(source).rename(local_path(target))
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise LakeError(f"cannot rename {source} to {target}: {error}") from error
-        return True
+            return True
+        return False
 
     def remove(self, path: str) -> None:
         target = local_path(path)
-        try:
+        with _translating(f"cannot remove {path}"), suppress(FileNotFoundError):
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:
-                target.unlink(missing_ok=True)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise LakeError(f"cannot remove {path}: {error}") from error
+                target.unlink()
 
     def sync(self, path: str) -> None:
         """Syncs each file and directory; several at a time, since a journal commits them together."""
         root = local_path(path)
-        try:
-            with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-                for _ in pool.map(_sync_one, [*_below(root), root]):
-                    pass
-        except OSError as error:
-            raise LakeError(f"cannot sync {path}: {error}") from error
+        with _translating(f"cannot sync {path}"), ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            for _ in pool.map(_sync_one, [*_below(root), root]):
+                pass
 
     def folder(self, path: str) -> Path | None:
         return local_path(path)
 
     def put(self, source: Path, path: str) -> None:
         target = local_path(path)
-        try:
+        with _translating(f"cannot write {path}"):
             target.parent.mkdir(parents=True, exist_ok=True)
             with source.open("rb") as given, target.open("xb") as made:
                 shutil.copyfileobj(given, made)
-        except OSError as error:
-            raise LakeError(f"cannot write {path}: {error}") from error
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
         del path
         return {}
+
+
+@contextmanager
+def _translating(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LakeError(f"{what}: {error}") from error
+
+
+def _names(path: str) -> list[str]:
+    """Returns all names in a directory, also of files that are being written; none if it does not exist."""
+    with _translating(f"cannot list {path}"), suppress(FileNotFoundError):
+        return [entry.name for entry in local_path(path).iterdir()]
+    return []
 
 
 def _below(root: Path) -> Iterator[Path]:
