@@ -11,7 +11,6 @@ from klamm.core.errors import SchemaError
 from .compatibility import Compatibility
 from .differences import CompatibilityPolicy
 from .formats import Text, differences, parsed
-from .store.registration import RefusedError
 
 MAX_SHOWN: Final = 10 * 1024
 """Characters of an old schema in an answer; a longer one is cut there."""
@@ -66,6 +65,6 @@ def _between(schema_type: str, new: Text, old: OldVersion, rule: Requirement) ->
         if rule.level.reads_old:
             changes = differences(schema_type, before, new, rule.policy)
             found += [change.message("new", "old") for change in changes if not change.compatible]
-    except (SchemaError, RefusedError) as error:  # the old one is damaged, or the two are too complex
+    except SchemaError as error:  # the old one is damaged, or the two are too complex
         return [f"Unexpected exception during compatibility check: {error}"]
     return found

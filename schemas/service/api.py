@@ -19,6 +19,7 @@ from ..compatibility import Compatibility
 from ..differences import CompatibilityPolicy
 from ..formats import FORMATS, AvroText, Text, parsed
 from ..names import AVRO, PROTOBUF
+from ..refusals import RefusedError
 from ..store.config import Config, Mode
 from ..store.records import (
     ConfigRecord,
@@ -30,7 +31,7 @@ from ..store.records import (
     SubjectClearing,
     SubjectDeletion,
 )
-from ..store.registration import NewVersion, RefusedError, register, with_numbers
+from ..store.registration import NewVersion, refuse_read_only, register, with_numbers
 from ..store.schema import Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import (
@@ -158,13 +159,13 @@ class RegistryApi:
             beside = (one for context in store.contexts() for one in store.by_id(schema_id, context))
             version = next((one for one in beside if split(one.subject)[1] == subject), None)
         if version is None:
-            raise refusals.schema_not_found(schema_id)
+            raise refusals.schema_id_not_found(schema_id)
         return version
 
     def _versions_of_id(self, store: SchemaStore, schema_id: int, query: Query) -> list[SchemaVersion]:
         context = context_of(query.text("subject"))
         if store.schema(schema_id, context) is None:
-            raise refusals.schema_not_found(schema_id)
+            raise refusals.schema_id_not_found(schema_id)
         found = store.by_id(schema_id, context, Which.ALL if query.flag("deleted") else Which.LIVE)
         wanted = split(query.text("subject"))[1]
         return [one for one in found if not wanted or one.subject == query.text("subject")]
@@ -313,7 +314,7 @@ class RegistryApi:
         try:
             old = self._old(store, version)
             text = parsed(old.schema_type, old.text, old.references, new=False)
-        except (SchemaError, RefusedError):
+        except SchemaError:
             return version.schema.text
         return AvroText(text.resolved, (), new=False).canonical if isinstance(text, AvroText) else version.schema.text
 
@@ -410,7 +411,7 @@ class RegistryApi:
             for plan in planned:
                 found = messages(plan.schema_type, plan.text, plan.versions, plan.rule)
                 if found:
-                    raise refusals.incompatible(name, found)
+                    raise refusals.incompatible(name, ", ".join(found))
 
         if anew or not self._is_known(given, name, reading, decide):
             self._topic.write(decide, check)
@@ -532,7 +533,7 @@ class RegistryApi:
 
         def decide(store: SchemaStore) -> Sequence[Record]:
             name = store.alias_of(_valid(subject))
-            self._refuse_read_only(store, name)
+            refuse_read_only(store, name)
             every, live = store.versions(name, Which.ALL), store.versions(name)
             if not every:
                 raise refusals.subject_not_found(name)
@@ -559,7 +560,7 @@ class RegistryApi:
 
         def decide(store: SchemaStore) -> Sequence[Record]:
             name = store.alias_of(_valid(subject))
-            self._refuse_read_only(store, name)
+            refuse_read_only(store, name)
             every = store.versions(name, Which.ALL)
             if not every or (number == LATEST and not permanent and not store.has_subject(name)):
                 raise refusals.subject_not_found(name)
@@ -591,10 +592,6 @@ class RegistryApi:
             made.append(ModeRecord(subject, None))
         return made
 
-    def _refuse_read_only(self, store: SchemaStore, subject: str) -> None:
-        if store.mode_in_scope(subject).read_only:
-            raise refusals.read_only(subject)
-
     # -- configuration
 
     def config(self, scope: str | None, query: Query) -> Answer:
@@ -620,7 +617,7 @@ class RegistryApi:
 
         def decide(store: SchemaStore) -> Sequence[Record]:
             key = _scope(scope)
-            self._refuse_read_only(store, scope or "")
+            refuse_read_only(store, scope or "")
             own = store.config(key)
             base = own or (self._defaults.config if scope is None else Config())
             try:
@@ -642,7 +639,7 @@ class RegistryApi:
 
         def decide(store: SchemaStore) -> Sequence[Record]:
             key = _scope(scope)
-            self._refuse_read_only(store, scope or "")
+            refuse_read_only(store, scope or "")
             own = store.config(key)
             if own is None and scope is not None:
                 raise refusals.subject_not_found(scope)

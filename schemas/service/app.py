@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from klamm.core.errors import KlammError
 
-from ..store.registration import RefusedError
+from ..refusals import RefusedError
 from ..store.subjects import DEFAULT_CONTEXT, context_of, is_valid, qualified, split
 from .api import Answer, RegistryApi
 from .query import Query

@@ -6,7 +6,7 @@ import re
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
-from ..store.registration import RefusedError
+from ..refusals import RefusedError
 from ..store.subjects import DEFAULT_CONTEXT, context_of, qualified
 
 T = TypeVar("T")

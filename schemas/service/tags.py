@@ -19,7 +19,7 @@ from ..avro.parsing import parse_json
 from ..formats import Text
 from ..java_json import dumps
 from ..names import AVRO, JSON
-from ..store.registration import RefusedError
+from ..refusals import RefusedError
 
 _TAGS: Final = "confluent:tags"
 _RECORD: Final = "sr_record"

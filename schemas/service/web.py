@@ -22,7 +22,7 @@ from klamm.core.http_service import PAGE_HEADERS, page_style
 
 from .. import refusals
 from ..names import PROTOBUF
-from ..store.registration import RefusedError
+from ..refusals import RefusedError
 from ..store.schema import SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import ALL_CONTEXTS

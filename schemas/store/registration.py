@@ -8,7 +8,9 @@ from typing import Final
 
 from klamm.core.errors import SchemaError
 
+from .. import refusals
 from ..compatibility import Compatibility
+from ..refusals import RefusedError
 from .config import Config, Mode
 from .records import ConfigRecord, ContextRecord, Record, SchemaRecord, SchemaTombstone
 from .schema import SchemaText
@@ -22,14 +24,6 @@ _MAX_ID: Final = 2**31 - 1
 Check = Callable[[Sequence[SchemaVersion], Config], None]
 """Raises an error if the schema is not compatible with a subject's live versions, the oldest first, by its
 configuration."""
-
-
-class RefusedError(SchemaError):
-    """A request that a registry refuses; `error_code` is Confluent's."""
-
-    def __init__(self, error_code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.error_code = error_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +58,13 @@ def register(
     there is an equal one. Raises `RefusedError`, or what `check` raises.
     """
     if not is_valid(subject):
-        raise RefusedError(42208, f"The specified subject '{subject}' is not a valid.")
+        raise refusals.invalid_subject(subject)
     mode = store.mode_in_scope(subject)
-    _refuse_by_mode(subject, mode, schema_id)
+    refuse_read_only(store, subject)
+    if schema_id is not None and mode not in (Mode.IMPORT, Mode.FORWARD):
+        raise refusals.wrong_mode(subject, context_of(subject), "not in import mode")
+    if schema_id is None and mode is not Mode.READWRITE:
+        raise refusals.wrong_mode(subject, context_of(subject), "not in read-write mode")
     schema = with_numbers(store, subject, schema)
     equal = None if anew else store.find(subject, schema)
     if equal is not None and numbered and number is None and equal != store.latest(subject):
@@ -116,14 +114,9 @@ def with_numbers(store: SchemaStore, subject: str, schema: SchemaText) -> Schema
     return replace(schema, references=references)
 
 
-def _refuse_by_mode(subject: str, mode: Mode, schema_id: int | None) -> None:
-    where = f"Subject {subject} in context {context_of(subject)}"
-    if mode.read_only:
-        raise RefusedError(42205, f"{where} is in read-only mode")
-    if schema_id is not None and mode not in (Mode.IMPORT, Mode.FORWARD):
-        raise RefusedError(42205, f"{where} is not in import mode")
-    if schema_id is None and mode is not Mode.READWRITE:
-        raise RefusedError(42205, f"{where} is not in read-write mode")
+def refuse_read_only(store: SchemaStore, subject: str) -> None:
+    if store.mode_in_scope(subject).read_only:
+        raise refusals.wrong_mode(subject, context_of(subject), "in read-only mode")
 
 
 def _version(store: SchemaStore, subject: str, number: int | None, schema_id: int | None, importing: bool) -> int:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from klamm.schemas import formats
+from klamm.schemas.refusals import RefusedError
 from klamm.schemas.service.api import Defaults, RegistryApi
 from klamm.schemas.service.query import Query
 from klamm.schemas.store.records import KeyValue, Record, SchemaTombstone, SubjectClearing, encode
-from klamm.schemas.store.registration import DEFAULTS, RefusedError
+from klamm.schemas.store.registration import DEFAULTS
 from klamm.schemas.store.schema_store import SchemaStore, Which
 from klamm.schemas.store.subjects import context_of
 from klammtest.fuzz import fuzzed

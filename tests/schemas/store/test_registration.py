@@ -9,6 +9,7 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.schemas.compatibility import Compatibility
+from klamm.schemas.refusals import RefusedError
 from klamm.schemas.store.config import Config, Mode
 from klamm.schemas.store.records import (
     ConfigRecord,
@@ -19,7 +20,7 @@ from klamm.schemas.store.records import (
     SchemaTombstone,
     encode,
 )
-from klamm.schemas.store.registration import RefusedError, register
+from klamm.schemas.store.registration import register
 from klamm.schemas.store.schema import Reference, SchemaText
 from klamm.schemas.store.schema_store import SchemaStore, SchemaVersion
 from klammtest.schemas import store_of, stored
