@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from ..store.records import (
     SubjectDeletion,
 )
 from ..store.registration import NewVersion, refuse_read_only, register, with_numbers
-from ..store.schema import Reference, SchemaText
+from ..store.schema import Pairs, Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import (
     ALL_CONTEXTS,
@@ -46,7 +47,7 @@ from ..store.subjects import (
 from .query import Query
 from .rules import changed_rules, check_rules, completed
 from .tags import TagChanges, tagged
-from .topic import SchemaTopic
+from .topic import Decide, SchemaTopic
 
 Answer = Any
 """What JSON can hold."""
@@ -63,31 +64,9 @@ class Defaults:
     search_limit: int = 1000
 
 
-@dataclass
-class _Planned:
-    """A schema that is to be registered or compared, and what it is compared with."""
-
-    schema_type: str
-    text: Text
-    rule: Requirement
-    versions: list[OldVersion]
-
-
-class _Reading:
-    """The text of one request, which is read once for all attempts of a write."""
-
-    def __init__(self) -> None:
-        self._asked: tuple[object, ...] | None = None
-        self._text: Text | None = None
-
-    def parsed(self, schema: SchemaText, references: Mapping[str, str], *, new: bool) -> Text:
-        asked = (schema.schema_type, schema.text, tuple(references.items()), new)
-        if self._text is None or asked != self._asked:
-            if not schema.text.strip():
-                raise refusals.empty_schema()
-            self._text = parsed(schema.schema_type, schema.text, references, new=new)
-            self._asked = asked
-        return self._text
+Comparison = Callable[[], list[str]]
+"""Compares a schema with the versions before it; returns the messages of `comparing`."""
+_Registration = tuple[NewVersion, list[Comparison]]
 
 
 class RegistryApi:
@@ -231,7 +210,7 @@ class RegistryApi:
             name = store.alias_of(_valid(subject))
             given = with_numbers(store, name, _schema(body))
             references = self._references(store, name, given.references)
-        text = _Reading().parsed(given, references, new=False)  # without the store, since that may take long
+        text = _read(given.schema_type, given.text, references, new=False)  # without the store: it may take long
         text.canonical  # noqa: B018
         with self._topic.store() as store:
             for candidate in self._beside(store, name):
@@ -329,7 +308,8 @@ class RegistryApi:
         if changes:
             with self._topic.store() as store:
                 target = store.alias_of(name)
-                text = self._parsed(store, target, with_numbers(store, target, given), new=True)
+                schema = with_numbers(store, target, given)
+                text = _read(schema.schema_type, schema.text, self._references(store, target, schema.references), True)
             given = replace(given, text=tagged(given.schema_type, text, changes))
         return self._registered(
             name, query, given, number=_number(body, "version"), schema_id=schema_id, numbered=numbered
@@ -379,12 +359,10 @@ class RegistryApi:
         """`numbered` and `anew` as in `store.registration.register`."""
         if len(given.text.encode(errors="surrogatepass")) > self._defaults.max_schema_bytes:
             raise refusals.too_large()
-        plans: list[NewVersion] = []
-        planned: list[_Planned] = []
-        reading = _Reading()
+        read = lru_cache(maxsize=1)(_read)  # a write may decide several times on one text
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
-            planned.clear()
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], _Registration]:
+            comparisons: list[Comparison] = []
             target = store.alias_of(name)
             mode, config = store.mode_in_scope(target), self._config(store, target)
             importing = mode in (Mode.IMPORT, Mode.FORWARD)
@@ -392,30 +370,27 @@ class RegistryApi:
             latest = store.latest(target)
             before = None if latest is None else latest.schema
             schema = with_numbers(store, target, given if importing else completed(given, before, config))
-            text = reading.parsed(schema, self._references(store, target, schema.references), new=new)
+            text = read(schema.schema_type, schema.text, self._references(store, target, schema.references), new)
             normalize = query.flag("normalize") or bool(config.normalize)
             schema = replace(schema, text=text.normalized if normalize else text.canonical)
 
             def compare(versions: Sequence[SchemaVersion], in_force: Config) -> None:
-                planned.append(self._planned(store, schema, text, versions, in_force))
+                comparisons.append(self._comparison(store, schema, text, versions, in_force))
 
             plan = register(
                 store, target, schema, compare,
                 schema_id=schema_id, number=number, defaults=self._defaults.config, force=query.flag("force"),
                 numbered=numbered, anew=anew,
             )  # fmt: skip
-            plans[:] = [plan]
-            return plan.records
+            return plan.records, (plan, comparisons)
 
-        def check() -> None:
-            for plan in planned:
-                found = messages(plan.schema_type, plan.text, plan.versions, plan.rule)
-                if found:
+        def check(decided: _Registration) -> None:
+            for comparison in decided[1]:
+                if found := comparison():
                     raise refusals.incompatible(name, ", ".join(found))
 
-        if anew or not self._is_known(given, name, reading, decide):
-            self._topic.write(decide, check)
-        plan = plans[0]
+        known = None if anew else self._known(given, name, read, decide)
+        plan, _ = known or self._topic.write(decide, check)
         with self._topic.store() as store:
             target = store.alias_of(name)
             found = store.version(target, plan.version, Which.ALL)
@@ -426,21 +401,22 @@ class RegistryApi:
             left_out.add("schema")
         return {key: answer[key] for key in answer if key not in left_out}
 
-    def _is_known(
-        self, given: SchemaText, name: str, reading: _Reading, decide: Callable[[SchemaStore], Sequence[Record]]
-    ) -> bool:
-        """Returns True if the schema is a version already, as most that are sent are: nothing is written then. Its text
-        is read without the store, since that may take long."""
+    def _known(
+        self, given: SchemaText, name: str, read: Callable[..., Text], decide: Decide[_Registration]
+    ) -> _Registration | None:
+        """Returns the version that has the schema already, as most that are sent are: nothing is written then. None if
+        there is none. Its text is read without the store, since that may take long."""
         try:
             with self._topic.store() as store:
                 target = store.alias_of(name)
                 numbered = with_numbers(store, target, given)
                 references = self._references(store, target, numbered.references)
-            reading.parsed(numbered, references, new=True)
+            read(numbered.schema_type, numbered.text, references, True)
             with self._topic.store() as store:
-                return not decide(store)
+                records, found = decide(store)
+            return None if records else found
         except RefusedError:  # it may be behind
-            return False
+            return None
 
     def compare_with_version(self, subject: str, version: str, query: Query, body: Mapping[str, Any]) -> Answer:
         number = version_number(version)
@@ -472,10 +448,10 @@ class RegistryApi:
                 versions = chosen(store, name)
                 schema = with_numbers(store, name, completed(_schema(body), None, config))
                 references = self._references(store, name, schema.references)
-            text = _Reading().parsed(schema, references, new=True)  # without the store, since that may take long
+            text = _read(schema.schema_type, schema.text, references, new=True)  # without the store: it may take long
             with self._topic.store() as store:
-                plan = self._planned(store, schema, text, versions, config)
-            found = messages(schema.schema_type, plan.text, plan.versions, plan.rule)
+                comparison = self._comparison(store, schema, text, versions, config)
+            found = comparison()
         except RefusedError as error:
             if not verbose or error.error_code != 42201:
                 raise
@@ -496,9 +472,9 @@ class RegistryApi:
         backward, forward = (messages(after.schema_type, text, [before], rule)[:-3] for rule in rules)
         return backward, forward
 
-    def _planned(
+    def _comparison(
         self, store: SchemaStore, schema: SchemaText, text: Text, versions: Sequence[SchemaVersion], config: Config
-    ) -> _Planned:
+    ) -> Comparison:
         policy = CompatibilityPolicy(config.compatibility_policy or CompatibilityPolicy.STRICT)
         level = config.compatibility_level or self._defaults.config.compatibility_level
         assert level is not None
@@ -507,21 +483,19 @@ class RegistryApi:
             versions = [one for one in versions if _group(one.schema, group) == _group(schema, group)]
         asked = versions if level.transitive else versions[-1:]
         old = [self._old(store, version) for version in asked]
-        return _Planned(schema.schema_type, text, Requirement(level, policy, bool(config.validate_fields)), old)
+        rule = Requirement(level, policy, bool(config.validate_fields))
+        return partial(messages, schema.schema_type, text, old, rule)
 
     def _old(self, store: SchemaStore, version: SchemaVersion) -> OldVersion:
         schema = version.schema
         try:
             references = self._references(store, version.subject, schema.references)
         except SchemaError:  # one that another program removed: its text cannot be read then
-            references = {}
-        return OldVersion(version.version, schema.schema_type, schema.text, references)
+            references = ()
+        return OldVersion(version.version, schema.schema_type, schema.text, dict(references))
 
-    def _references(self, store: SchemaStore, subject: str, references: Iterable[Reference]) -> dict[str, str]:
-        return {one.name: version.schema.text for one, version in store.resolve(subject, references)}
-
-    def _parsed(self, store: SchemaStore, subject: str, schema: SchemaText, *, new: bool) -> Text:
-        return _Reading().parsed(schema, self._references(store, subject, schema.references), new=new)
+    def _references(self, store: SchemaStore, subject: str, references: Iterable[Reference]) -> Pairs:
+        return tuple((one.name, version.schema.text) for one, version in store.resolve(subject, references))
 
     def _config(self, store: SchemaStore, subject: str | None) -> Config:
         return store.config_in_scope(subject, self._defaults.config)
@@ -529,9 +503,9 @@ class RegistryApi:
     # -- deleting
 
     def delete_subject(self, subject: str, query: Query) -> Answer:
-        permanent, deleted = query.flag("permanent"), list[int]()
+        permanent = query.flag("permanent")
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], list[int]]:
             name = store.alias_of(_valid(subject))
             refuse_read_only(store, name)
             every, live = store.versions(name, Which.ALL), store.versions(name)
@@ -546,19 +520,18 @@ class RegistryApi:
                 referrers = store.referenced_by(name, one.version, Which.ALL if permanent else Which.LIVE)
                 if any(referrer.subject != name for referrer in referrers):
                     raise refusals.referenced(name, one.version)
-            deleted[:] = [one.version for one in chosen]
+            deleted = [one.version for one in chosen]
             if not permanent:
-                return [SubjectDeletion(name, max(deleted))]
-            return [*(SchemaTombstone(name, number) for number in reversed(deleted)), *self._forgotten(store, name)]
+                return [SubjectDeletion(name, max(deleted))], deleted
+            tombstones = (SchemaTombstone(name, number) for number in reversed(deleted))
+            return [*tombstones, *self._forgotten(store, name)], deleted
 
-        self._topic.write(decide)
-        return deleted
+        return self._topic.write(decide)
 
     def delete_version(self, subject: str, version: str, query: Query) -> Answer:
-        permanent, deleted = query.flag("permanent"), list[int]()
-        number = version_number(version)
+        permanent, number = query.flag("permanent"), version_number(version)
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], int]:
             name = store.alias_of(_valid(subject))
             refuse_read_only(store, name)
             every = store.versions(name, Which.ALL)
@@ -574,14 +547,12 @@ class RegistryApi:
                 raise refusals.version_soft_deleted(name, found.version)
             if store.referenced_by(name, found.version, Which.ALL if permanent else Which.LIVE):
                 raise refusals.referenced(name, found.version)
-            deleted[:] = [found.version]
             if not permanent:
-                return [SchemaRecord(name, found.version, found.schema_id, found.schema, deleted=True)]
+                return [SchemaRecord(name, found.version, found.schema_id, found.schema, deleted=True)], found.version
             last = self._forgotten(store, name) if len(every) == 1 else ()
-            return [SchemaTombstone(name, found.version), *last]
+            return [SchemaTombstone(name, found.version), *last], found.version
 
-        self._topic.write(decide)
-        return deleted[0]
+        return self._topic.write(decide)
 
     def _forgotten(self, store: SchemaStore, subject: str) -> list[Record]:
         """Returns the records that remove a subject's configuration and mode with its last version."""
@@ -613,9 +584,8 @@ class RegistryApi:
         level = given.get("compatibilityLevel")
         if isinstance(level, str):
             given["compatibilityLevel"] = level.upper()
-        written: list[Config] = []
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], Config]:
             key = _scope(scope)
             refuse_read_only(store, scope or "")
             own = store.config(key)
@@ -628,26 +598,20 @@ class RegistryApi:
                 raise RefusedError(422, str(error)) from error
             check_rules(config.default_rule_set)
             check_rules(config.override_rule_set)
-            written[:] = [config]
-            return [] if config == own else [ConfigRecord(key, config)]
+            return [] if config == own else [ConfigRecord(key, config)], config
 
-        self._topic.write(decide)
-        return _shown(written[0], "compatibility")
+        return _shown(self._topic.write(decide), "compatibility")
 
     def delete_config(self, scope: str | None, query: Query) -> Answer:  # noqa: ARG002
-        found: list[Config] = []
-
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], Config]:
             key = _scope(scope)
             refuse_read_only(store, scope or "")
             own = store.config(key)
             if own is None and scope is not None:
                 raise refusals.subject_not_found(scope)
-            found[:] = [own or self._defaults.config]
-            return [] if own is None else [ConfigRecord(key, None)]
+            return [] if own is None else [ConfigRecord(key, None)], own or self._defaults.config
 
-        self._topic.write(decide)
-        return _shown(found[0])
+        return _shown(self._topic.write(decide))
 
     # -- modes
 
@@ -668,7 +632,7 @@ class RegistryApi:
         if mode is Mode.FORWARD and scope is not None:
             raise refusals.invalid_mode()
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], Mode]:
             key = _scope(scope)
             records: list[Record] = [] if store.mode(key) is mode else [ModeRecord(key, mode)]
             if mode is Mode.IMPORT and store.mode_in_scope(scope) is not Mode.IMPORT and not query.flag("force"):
@@ -679,28 +643,23 @@ class RegistryApi:
                 removed = [one for name in every for one in store.versions(name, Which.ALL)]
                 records += [SchemaTombstone(one.subject, one.version) for one in removed]
                 records += [SubjectClearing(name) for name in every]
-            return records
+            return records, mode
 
-        self._topic.write(decide)
-        return {"mode": mode}
+        return {"mode": self._topic.write(decide)}
 
     def delete_mode(self, scope: str | None, query: Query) -> Answer:
-        found: list[Mode] = []
-
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], Mode]:
             key = _scope(scope)
             own = store.mode(key)
             if own is None and scope is not None and not query.flag("recursive"):
                 raise refusals.subject_not_found(scope)
-            found[:] = [own or store.mode_in_scope(scope)]
             records: list[Record] = [] if own is None else [ModeRecord(key, None)]
             if query.flag("recursive") and scope is not None:
                 inside = (name for name in store.modes() if name is not None and name != key and in_scope(scope, name))
                 records += [ModeRecord(name, None) for name in inside]
-            return records
+            return records, own or store.mode_in_scope(scope)
 
-        self._topic.write(decide)
-        return {"mode": found[0]}
+        return {"mode": self._topic.write(decide)}
 
     # -- contexts
 
@@ -712,19 +671,25 @@ class RegistryApi:
     def delete_context(self, context: str, query: Query) -> Answer:  # noqa: ARG002
         name = context.strip(":")
 
-        def decide(store: SchemaStore) -> Sequence[Record]:
+        def decide(store: SchemaStore) -> tuple[Sequence[Record], None]:
             if name not in store.contexts() or name == DEFAULT_CONTEXT:
                 raise RefusedError(40401, f"Context '{name}' not found.")
             if store.subjects(qualified(name, ""), Which.ALL):
                 raise refusals.context_not_empty(name)
-            return [ContextRecord(name, exists=False)]
+            return [ContextRecord(name, exists=False)], None
 
-        self._topic.write(decide)
-        return None
+        return self._topic.write(decide)
 
 
 _FORMS: Final = {"serialized": "serialized", "ignore_extensions": "without_extensions"}
 """The values of `format` of Protobuf, and the attribute of its text; any other means the text as it is stored."""
+
+
+def _read(schema_type: str, text: str, references: Pairs, new: bool) -> Text:
+    """As `parsed`; its arguments are hashable."""
+    if not text.strip():
+        raise refusals.empty_schema()
+    return parsed(schema_type, text, dict(references), new=new)
 
 
 def version_number(text: str) -> int:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import ConnectionFailedError
@@ -40,6 +40,9 @@ FRESH_S: Final = 0.1
 KEEP_S: Final = 1.0
 """The highest ids are kept outside the topic at most so often, and before a schema is removed for good."""
 _JITTER_S: Final = 0.02
+T = TypeVar("T")
+Decide = Callable[[SchemaStore], tuple[Sequence[Record], T]]
+"""Makes the records of a write, and what its caller needs to know of them."""
 _UNKNOWN: Final = {ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out}
 
 
@@ -129,10 +132,10 @@ class SchemaTopic:
         finally:
             self._reading.release()
 
-    def write(self, decide: Callable[[SchemaStore], Sequence[Record]], check: Callable[[], None] | None = None) -> None:
-        """Appends the records that `decide` makes of the store, together. It may be called several times, each time
-        with all that was written before; it appends nothing if there are none. `check` is called after each call,
-        without the store. An error of either ends the write.
+    def write(self, decide: Decide[T], check: Callable[[T], None] | None = None) -> T:
+        """Appends the records that `decide` makes of the store, together, and returns what it found with them. It may
+        be called several times, each time with all that was written before; it appends nothing if there are none.
+        `check` is called after each call with what it found, without the store. An error of either ends the write.
 
         Raises `RefusedError` 50001 if the topic cannot be written, and 50002 if the outcome is unknown.
         """
@@ -140,28 +143,23 @@ class SchemaTopic:
         if not self._writing.acquire(timeout=WRITE_S):
             raise refusals.timed_out("other writes of this registry came first")
         try:
-            self._write(decide, check, deadline)
+            return self._write(decide, check, deadline)
         finally:
             self._writing.release()
 
-    def _write(
-        self,
-        decide: Callable[[SchemaStore], Sequence[Record]],
-        check: Callable[[], None] | None,
-        deadline: float,
-    ) -> None:
+    def _write(self, decide: Decide[T], check: Callable[[T], None] | None, deadline: float) -> T:
         while True:
             try:
                 with self._reading:
                     self._read()
                     end = self._log.end()  # the follower may read on before the append
                     with self._log.lock:
-                        records = decide(self._store)
+                        records, found = decide(self._store)
                         ids = self._store.last_ids()
                 if check is not None:
-                    check()
+                    check(found)
                 if not records:
-                    return
+                    return found
                 if any(isinstance(record, SchemaTombstone | SubjectClearing) for record in records):
                     self._keep(ids)  # compaction may remove the records that had them
                 if not self._log.append(records, end):
@@ -180,7 +178,7 @@ class SchemaTopic:
             self.writes += 1
             with self._reading:
                 self._read()
-            return
+            return found
 
     def keep_last_ids(self) -> None:
         """Keeps the highest ids of what was read outside the topic."""

@@ -184,26 +184,22 @@ def import_store(topic: SchemaTopic, given: SchemaStore) -> tuple[int, int]:
     Raises `SchemaError` if an id or a version belongs to another schema here; records that were appended before stay.
     Ids that were removed in `given` are not allocated here either."""
     removed, records = list(_removed_ids(given)), _records(given)
-    missing: list[Record] = []
 
-    def of_ids(store: SchemaStore) -> Sequence[Record]:
+    def of_ids(store: SchemaStore) -> tuple[Sequence[Record], int]:
         known = {context for context, last in given.last_ids().items() if store.last_id(context) >= last}
-        missing[:] = [record for record in removed if context_of(record.subject) not in known]
-        return missing
+        missing = [record for record in removed if context_of(record.subject) not in known]
+        return missing, len(missing)
 
-    topic.write(of_ids)
-    appended, there = len(missing), len(removed) - len(missing)
+    def of_part(store: SchemaStore) -> tuple[Sequence[Record], int]:
+        missing = [record for record in part if not _is_there(store, record)]
+        return missing, len(missing)
+
+    appended, total = topic.write(of_ids), len(removed)
     while part := list(islice(records, AT_ONCE)):
-
-        def decide(store: SchemaStore) -> Sequence[Record]:
-            missing[:] = [record for record in part if not _is_there(store, record)]
-            return missing
-
-        topic.write(decide)
-        appended += len(missing)
-        there += len(part) - len(missing)
+        appended += topic.write(of_part)
+        total += len(part)
     topic.keep_last_ids()
-    return appended, there
+    return appended, total - appended
 
 
 def _is_there(store: SchemaStore, record: Record) -> bool:

@@ -32,9 +32,9 @@ def topics(broker: RunningBroker, subject: str) -> Iterator[tuple[SchemaTopic, S
         yield one, two
 
 
-def next_schema(store: SchemaStore) -> list[Record]:
+def next_schema(store: SchemaStore) -> tuple[list[Record], int]:
     number = store.last_id() + 1
-    return [SchemaRecord(f"s{number}", 1, number, SchemaText(f'"schema {number}"'))]
+    return [SchemaRecord(f"s{number}", 1, number, SchemaText(f'"schema {number}"'))], number
 
 
 def ids(topic: SchemaTopic) -> list[int]:
@@ -51,14 +51,14 @@ def test_a_read_between_decision_and_append_does_not_hide_that_another_wrote(
     one.write(next_schema)
     calls = 0
 
-    def overtaken() -> None:
+    def overtaken(_number: int) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             two.write(next_schema)
             one.catch_up()  # as the follower does
 
-    one.write(next_schema, overtaken)
+    assert one.write(next_schema, overtaken) == 3
     assert calls == 2
     assert one.overtaken == 1
     assert ids(one) == ids(two) == [1, 2, 3]
