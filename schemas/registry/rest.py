@@ -59,12 +59,12 @@ class RestRegistry(SchemaRegistry):
     ) -> RegisteredSchema:
         if compatibility is not None:
             self._set_level(subject, compatibility)
-        answer = self._client.post(_body(given), "subjects", subject, "versions", **_normalize(normalize))
+        answer = self._client.post(given.to_json(), "subjects", subject, "versions", **_normalize(normalize))
         return self._own(subject, _number(answer, "id"))
 
     def _registered(self, subject: str, given: SchemaText, normalize: bool) -> RegisteredSchema:
         try:
-            answer = self._client.post(_body(given), "subjects", subject, **_normalize(normalize))
+            answer = self._client.post(given.to_json(), "subjects", subject, **_normalize(normalize))
         except NotRegisteredError as error:
             raise SchemaError(f"the schema is not registered as {subject}: {error}") from error
         return self._own(subject, _number(answer, "id"))
@@ -201,15 +201,6 @@ class RestWriters:
             self._registry = RestRegistry(self._client, self._schema_type)
         found = self._registry.find(key, self._subject)
         return None if found is None else found.text
-
-
-def _body(given: SchemaText) -> dict[str, Any]:
-    body: dict[str, Any] = {"schema": given.text}
-    if given.schema_type != AVRO:
-        body["schemaType"] = given.schema_type
-    if given.references:
-        body["references"] = [one.to_json() for one in given.references]
-    return body
 
 
 def _normalize(normalize: bool) -> dict[str, str]:

@@ -269,14 +269,12 @@ class RegistryApi:
             "version": version.version,
             "guid": version.guid,
             "schemaType": schema.schema_type,
-            "references": [one.to_json() for one in schema.references],
-            "metadata": None if schema.metadata is None else schema.metadata.to_json(),
-            "ruleSet": None if schema.rule_set is None else schema.rule_set.to_json(),
+            **schema.to_json(),
             "schema": self._text(store, version, query.text("format")),
             "ts": version.timestamp_ms,
             "deleted": version.deleted or None,
         }
-        return {key: value for key, value in made.items() if value not in (None, [], {})}
+        return {key: value for key, value in made.items() if value not in (None, {})}
 
     def _text(self, store: SchemaStore, version: SchemaVersion, form: str) -> str:
         schema = version.schema

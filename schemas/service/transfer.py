@@ -67,9 +67,7 @@ def _records(store: SchemaStore) -> Iterator[Record]:
         yield ConfigRecord(scope, config)
     for scope, mode in store.modes().items():
         yield ModeRecord(scope, mode)
-    found = store.schemas(ALL_CONTEXTS, Which.ALL)
-    for one in sorted(found, key=lambda version: version.offset):
-        yield SchemaRecord(one.subject, one.version, one.schema_id, one.schema, one.deleted)
+    yield from sorted(store.schemas(ALL_CONTEXTS, Which.ALL), key=lambda version: version.offset)
 
 
 def read_dump(lines: Iterable[str], name: str) -> SchemaStore:

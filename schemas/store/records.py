@@ -14,7 +14,6 @@ from typing import Any, Final
 from klamm.core.errors import SchemaError
 
 from ..java_json import dumps
-from ..names import AVRO
 from .config import Config, Mode
 from .schema import SchemaText
 from .subjects import context_of
@@ -126,8 +125,8 @@ def _key(record: Record) -> dict[str, Any]:
 
 def _value(record: Record) -> dict[str, Any] | None:
     match record:
-        case SchemaRecord():
-            return _schema_value(record)
+        case SchemaRecord(subject, version, schema_id, schema, deleted):
+            return {"subject": subject, "version": version, "id": schema_id, **schema.to_json(), "deleted": deleted}
         case SubjectDeletion(subject, version):
             return {"subject": subject, "version": version}
         case SubjectClearing(subject):
@@ -139,20 +138,6 @@ def _value(record: Record) -> dict[str, Any] | None:
         case ContextRecord(context, True):
             return {"tenant": "default", "context": context}
     return None
-
-
-def _schema_value(record: SchemaRecord) -> dict[str, Any]:
-    made: dict[str, Any] = {"subject": record.subject, "version": record.version, "id": record.schema_id}
-    schema = record.schema
-    if schema.schema_type != AVRO:
-        made["schemaType"] = schema.schema_type
-    if schema.references:
-        made["references"] = [reference.to_json() for reference in schema.references]
-    if schema.metadata is not None:
-        made["metadata"] = schema.metadata.to_json()
-    if schema.rule_set is not None:
-        made["ruleSet"] = schema.rule_set.to_json()
-    return {**made, "schema": schema.text, "deleted": record.deleted}
 
 
 @dataclass(frozen=True, slots=True)

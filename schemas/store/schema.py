@@ -180,6 +180,17 @@ class SchemaText:
             None if rule_set is None else RuleSet.from_json(rule_set),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the part of a schema object that `from_json` reads; `schemaType` is left out if it is AVRO."""
+        found = {
+            "schemaType": None if self.schema_type == AVRO else self.schema_type,
+            "references": [reference.to_json() for reference in self.references] or None,
+            "metadata": None if self.metadata is None else self.metadata.to_json(),
+            "ruleSet": None if self.rule_set is None else self.rule_set.to_json(),
+            "schema": self.text,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def named_version(self) -> int | None:
         """Returns the number of the version that the metadata name."""
         named = None if self.metadata is None else dict(self.metadata.properties).get(VERSION)

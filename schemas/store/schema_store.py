@@ -61,22 +61,13 @@ class Which(Enum):
         return self is Which.ALL or version.deleted == (self is Which.DELETED)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
-    """A version of a subject. `offset` and `timestamp_ms` are of its record, `guid` is the schema's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaVersion(SchemaRecord):
+    """A record of the topic with its `offset` and `timestamp_ms`; `guid` is the schema's."""
 
-    subject: str
-    version: int
-    schema_id: int
-    schema: SchemaText
     guid: str
-    deleted: bool
     offset: int
     timestamp_ms: int
-
-    @property
-    def context(self) -> str:
-        return context_of(self.subject)
 
 
 _Key = tuple[str, int]
@@ -171,15 +162,18 @@ class SchemaStore:
                 (self._declared.add if exists else self._declared.discard)(context)
 
     def _register(self, record: SchemaRecord, offset: int, timestamp_ms: int) -> None:
-        subject, number, schema_id, schema = record.subject, record.version, record.schema_id, record.schema
-        context = self._context(subject)
-        context.last_id = max(context.last_id, schema_id)
-        other = next(iter(context.versions.get(schema_id, {}).values()), None)
-        if other is not None and other.schema.text != schema.text:
-            owner = f"version {other.version} of {other.subject}"
-            raise StrayRecordError(f"its id is that of another text, {owner}", RecordPlace(subject, number, schema_id))
-        guid = schema.guid()
-        self._put(SchemaVersion(subject, number, schema_id, schema, guid, record.deleted, offset, timestamp_ms))
+        context = self._context(record.subject)
+        context.last_id = max(context.last_id, record.schema_id)
+        other = next(iter(context.versions.get(record.schema_id, {}).values()), None)
+        if other is not None and other.schema.text != record.schema.text:
+            place = RecordPlace(record.subject, record.version, record.schema_id)
+            raise StrayRecordError(f"its id is that of another text, version {other.version} of {other.subject}", place)
+        self._put(
+            SchemaVersion(
+                record.subject, record.version, record.schema_id, record.schema, record.deleted,
+                guid=record.schema.guid(), offset=offset, timestamp_ms=timestamp_ms,
+            )
+        )  # fmt: skip
 
     def _context(self, subject: str) -> _Context:
         name = context_of(subject)
