@@ -58,7 +58,7 @@ def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
 
 def _registry(config: RegistryConfig, context: BrokerContext) -> Service:
     from .service.service import RegistryService
-    from .shared import shared_topic
+    from .service.topic import shared_topic
 
     return RegistryService(config, shared_topic(context, config.kafkastore_topic))
 

@@ -19,8 +19,7 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.registry.opening import open_registry
-from klamm.schemas.registry.registry import SchemaRegistry, Writers
+from klamm.schemas.registry.registry import SchemaRegistry, Writers, open_registry
 from klamm.schemas.serdes.avro import AvroSerde
 
 from ..columnar.job import ReadTasks

@@ -28,7 +28,7 @@ from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
 from klamm.schemas.columns.writer import ColumnWriter
-from klamm.schemas.registry.opening import open_registry
+from klamm.schemas.registry.registry import open_registry
 from klamm.schemas.registry.subject_schemas import describe
 from klamm.schemas.serdes.avro import row_writer
 

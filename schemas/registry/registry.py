@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
@@ -23,13 +24,14 @@ from ..comparing import OldVersion, Requirement, messages
 from ..compatibility import Compatibility, check
 from ..formats import AvroText, Text, parsed
 from ..names import AVRO
+from ..options import RegistryAccess
 from ..store.config import Config
 from ..store.registration import DEFAULTS, NewVersion, register, with_numbers
 from ..store.schema import Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion
 from ..store.subjects import context_of
 from .last_ids import kept_ids
-from .log import SchemaLog
+from .log import SchemaLog, TopicSchemaLog
 from .subject_schemas import SubjectSchemas, describe
 
 _log = logging.getLogger(__name__)
@@ -297,6 +299,24 @@ class LogRegistry(SchemaRegistry):
             self._found.clear()
             self._unknown.clear()
         return store
+
+
+def open_registry(
+    access: RegistryAccess,
+    client: Callable[[], ClusterClient],
+    coordination: Callable[[], Coordination],
+    *,
+    schema_type: str = AVRO,
+    timeout_s: float = 30.0,
+) -> SchemaRegistry:
+    """Returns the registry at `schema.registry.url`, which may take `timeout_s` to answer; without that key the topic
+    of schemas, through a client that the registry then owns."""
+    if access.schema_registry_url:
+        from .rest import RestRegistry  # imports urllib3
+        from .rest_client import RestClient
+
+        return RestRegistry(RestClient(access, timeout_s), schema_type)
+    return LogRegistry(TopicSchemaLog(client(), access.schemas_topic), coordination, schema_type=schema_type)
 
 
 def warn_of_level(subject: str, level: str, own: str | None) -> None:

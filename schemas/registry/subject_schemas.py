@@ -8,10 +8,12 @@ pickled with its store.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
+
+from fastavro.schema import fingerprint as avro_fingerprint
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
@@ -21,7 +23,6 @@ from ..names import AVRO, JSON, PROTOBUF
 from ..store.schema import text_md5
 from ..store.schema_store import SchemaStore, SchemaVersion, Which
 from ..store.subjects import context_of
-from .fingerprint import registered
 
 FORMATS: Final = {AVRO: "Avro", JSON: "JSON Schema", PROTOBUF: "Protobuf"}
 
@@ -146,6 +147,19 @@ def _refuse_if_read_differently(value: bytes, found: list[RegisteredSchema]) -> 
             f"fingerprint {value.hex()} names the schemas {ids}, which differ in their logical types: values would be "
             "read by another than they were written with; use an envelope with an id"
         )
+
+
+def registered(schema_id: int, text: str, references: Sequence[str] = (), guid: bytes = b"") -> RegisteredSchema:
+    """Returns an Avro schema with its id, GUID and fingerprints: the MD5 of its text, and CRC-64-AVRO of its parsing
+    canonical form, 8 bytes, little-endian, as in Avro's single-object encoding. The types of `references` are written
+    out in its text. Raises `SchemaError` if a text is not an Avro schema.
+    """
+    parsed = parse(text, references)
+    try:
+        fingerprint = bytes.fromhex(avro_fingerprint(parsed.canonical, "CRC-64-AVRO"))
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"not an Avro schema: a name cannot be UTF-8: {error.reason}") from error
+    return RegisteredSchema(schema_id, parsed.text, text_md5(text), fingerprint, guid)
 
 
 def describe(key: SchemaKey) -> str:

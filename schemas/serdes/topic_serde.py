@@ -23,8 +23,7 @@ from ..comparing import OldVersion, Requirement, messages
 from ..compatibility import Compatibility
 from ..formats import parsed
 from ..options import RegistryAccess, RegistryOptions
-from ..registry.opening import open_registry
-from ..registry.registry import SchemaRegistry
+from ..registry.registry import SchemaRegistry, open_registry
 from ..registry.subject_schemas import FORMATS, describe
 
 _MISFITS: Final = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)

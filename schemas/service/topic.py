@@ -14,17 +14,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import ConnectionFailedError
+from klamm.core.client.factory import open_client
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, KlammError
 
 from .. import refusals
-from ..registry.last_ids import LastIds
+from ..registry.last_ids import LastIds, kept_ids
 from ..registry.log import TopicSchemaLog
 from ..store.records import Record, SchemaTombstone, SubjectClearing
 from ..store.schema_store import SchemaStore
+
+if TYPE_CHECKING:
+    from klamm.core.interfaces.service import BrokerContext
 
 _log = logging.getLogger(__name__)
 WRITE_S: Final = 30.0
@@ -44,6 +48,17 @@ T = TypeVar("T")
 Decide = Callable[[SchemaStore], tuple[Sequence[Record], T]]
 """Makes the records of a write, and what its caller needs to know of them."""
 _UNKNOWN: Final = {ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out}
+
+
+def shared_topic(context: BrokerContext, name: str) -> SchemaTopic:
+    """Returns the broker's topic of this name: its registry and its validator have one table, and one thread that
+    follows it. The broker closes it."""
+
+    def make() -> SchemaTopic:
+        client = open_client(context, "schemas", request_timeout_s=REQUEST_S)
+        return SchemaTopic(client, name, last_ids=kept_ids(context.coordination))
+
+    return context.shared(f"schemas:{name}", make)
 
 
 class SchemaTopic:

@@ -126,7 +126,7 @@ class SchemaValidator:
     def _following(self) -> SchemaTopic:
         with self._starting:
             if self._table is None:
-                from ..shared import shared_topic  # a broker whose topics ask for no schema imports no client
+                from ..service.topic import shared_topic  # a broker whose topics ask for no schema imports no client
 
                 assert self._context is not None, "start first"
                 self._table = shared_topic(self._context, self._schemas)

@@ -19,8 +19,7 @@ from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.names import AVRO, JSON, PROTOBUF
 from klamm.schemas.options import RegistryAccess
 from klamm.schemas.registry.last_ids import kept_ids
-from klamm.schemas.registry.opening import open_registry
-from klamm.schemas.registry.registry import SchemaRegistry
+from klamm.schemas.registry.registry import SchemaRegistry, open_registry
 from klamm.schemas.store.schema import Reference
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.registry import RunningRegistry, running_registry

@@ -8,7 +8,7 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.schemas.avro.parsing import check_new, parse
-from klamm.schemas.registry.fingerprint import fingerprint
+from klamm.schemas.registry.subject_schemas import registered
 from klamm.schemas.store.schema import text_md5
 
 VECTORS = [  # (text, canonical form, fingerprint as a signed number)
@@ -27,7 +27,7 @@ VECTORS = [  # (text, canonical form, fingerprint as a signed number)
 @pytest.mark.parametrize(("text", "canonical", "number"), VECTORS, ids=[v[0] for v in VECTORS])
 def test_vectors(text: str, canonical: str, number: int) -> None:
     assert parse(text).canonical == canonical
-    assert fingerprint(text) == number.to_bytes(8, "little", signed=True)
+    assert registered(1, text).fingerprint == number.to_bytes(8, "little", signed=True)
 
 
 def test_canonical_form_keeps_what_matters_in_its_order() -> None:

@@ -12,11 +12,14 @@ import pytest
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.avro.parsing import parse
-from klamm.schemas.registry.fingerprint import fingerprint
-from klamm.schemas.registry.subject_schemas import SubjectSchemas
+from klamm.schemas.registry.subject_schemas import SubjectSchemas, registered
 from klamm.schemas.store.records import SchemaRecord, SchemaTombstone, SubjectDeletion, encode
 from klamm.schemas.store.schema import text_md5 as md5
 from klammtest.schemas import foreign, store_of, stored
+
+
+def fingerprint(text: str) -> bytes:
+    return registered(1, text).fingerprint
 
 
 def record(*fields: dict[str, Any], name: str = "Order", **more: Any) -> str:
@@ -78,7 +81,11 @@ def test_an_entry_fails_only_where_it_is_named(text: str, why: str) -> None:
     good = record({"name": "a", "type": "int"})
     table = SubjectSchemas(store_of(foreign("orders-value", 2, 7, text), foreign("t-value", 1, 8, good)))
     for one in (table, pickle.loads(pickle.dumps(table))):
-        for key in (SchemaKey(schema_id=8), SchemaKey(md5=md5(good)), SchemaKey(fingerprint=fingerprint(good))):
+        for key in (
+            SchemaKey(schema_id=8),
+            SchemaKey(md5=md5(good)),
+            SchemaKey(fingerprint=fingerprint(good)),
+        ):
             assert one.get(key) == good
         for key in (SchemaKey(schema_id=7), SchemaKey(md5=md5(text))):
             with pytest.raises(SchemaError, match=rf"^schema 7 \(orders-value, version 2\) cannot be read: .*{why}"):

@@ -18,7 +18,7 @@ from klamm.core.log.errors import InvalidRecordError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import Headers, Record
 from klamm.schemas.names import JSON, PROTOBUF
-from klamm.schemas.shared import shared_topic
+from klamm.schemas.service.topic import shared_topic
 from klamm.schemas.store.config import Config
 from klamm.schemas.store.records import ConfigRecord, SchemaRecord, SchemaTombstone, SubjectDeletion, encode
 from klamm.schemas.store.schema import Reference, SchemaText

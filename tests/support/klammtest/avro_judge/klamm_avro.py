@@ -19,8 +19,8 @@ from klamm.hadoop.load.rows import RowFormat, RowMaker
 from klamm.hadoop.spark.typed import RegisteredSchemas, TypedStructs, ValueReader, spark_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.registry.fingerprint import registered
 from klamm.schemas.registry.registry import SchemaRegistry
+from klamm.schemas.registry.subject_schemas import registered
 from klamm.schemas.serdes.avro import AvroSerde
 
 PREFIX: Final = b"\0\0\0\0\1"
