@@ -28,6 +28,11 @@ def dumps(value: Any) -> str:
     return json.dumps(value)
 
 
+def java_order(text: str) -> bytes:
+    """Returns a key by which texts are sorted as Java sorts them, by UTF-16."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
 def _escape(found: re.Match[str]) -> str:
     return _ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04X}"
 

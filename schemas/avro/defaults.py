@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 
+from .logical import WHOLE
 from .model import MISSING, AvroType, describe
 
-_WHOLE: Final = {"int": 2**31, "long": 2**63}
 MAX_VALUES: Final = 200_000
 Branch = tuple[int, Any]
 """A union's value: the index of the branch, and the branch's value."""
@@ -51,7 +51,7 @@ def default_value(avro: AvroType, default: Any, limit: DefaultsLimit | None = No
         case "float" | "double":
             return _float(avro, default)
         case "int" | "long":
-            bound = _WHOLE[avro.kind]
+            bound = WHOLE[avro.kind]
             if isinstance(default, int) and not isinstance(default, bool) and -bound <= default < bound:
                 return default
         case "boolean" if isinstance(default, bool):

@@ -176,14 +176,9 @@ def _checker(draft: str) -> Validator:
     """A validator of schemas by the draft's metaschema. Formats are not checked: `regex` would compile a pattern."""
     linear = validators.extend(validators.validator_for({"$schema": draft}), {"uniqueItems": unique_items})
     metaschemas: SchemaRegistry = Registry().with_resources(
-        (uri, specification_with(draft).create_resource(_unnamed(REGISTRY.contents(uri)))) for uri in REGISTRY
+        (uri, specification_with(draft).create_resource(without_draft(REGISTRY.contents(uri)))) for uri in REGISTRY
     )
     return linear(metaschemas.contents(draft), registry=metaschemas)
-
-
-def _unnamed(metaschema: Any) -> Any:
-    """Without `$schema`, by which a validator would leave its class, and so its keywords, for the plain one."""
-    return {name: part for name, part in metaschema.items() if name != "$schema"}
 
 
 def unique_items(_validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from klamm.core.errors import SchemaError
 
+from ..java_json import java_order
+
 MAX_TEXT: Final = 1024 * 1024
 """Characters of a schema."""
 MAX_DEPTH: Final = 128
@@ -82,7 +84,7 @@ def frozen(value: Any) -> Any:
 def dump(value: Any, *, sort_keys: bool = False) -> str:
     """Returns the compact text of a value of `load`. Sorted keys are in Java's order of strings (UTF-16)."""
     if isinstance(value, dict):
-        keys = sorted(value, key=_utf16) if sort_keys else value
+        keys = sorted(value, key=java_order) if sort_keys else value
         return f"{{{','.join(f'{_string(key)}:{dump(value[key], sort_keys=sort_keys)}' for key in keys)}}}"
     if isinstance(value, list):
         return f"[{','.join(dump(part, sort_keys=sort_keys) for part in value)}]"
@@ -93,7 +95,3 @@ def dump(value: Any, *, sort_keys: bool = False) -> str:
 
 def _string(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _utf16(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")

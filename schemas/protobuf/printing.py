@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf import descriptor_pool, message_factory, text_format
@@ -12,11 +12,9 @@ from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     Edition,
     EnumDescriptorProto,
-    EnumValueDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorSet,
     MethodDescriptorProto,
-    ServiceDescriptorProto,
 )
 from google.protobuf.message import Message
 from google.protobuf.text_encoding import CEscape
@@ -66,7 +64,8 @@ class _Printer:
         }
 
     def text(self) -> str:
-        sections = (self._head(), self._imports(), self._file_options(), self._types(), self._services())
+        options = self._option_lines(self._file.options, ())
+        sections = (self._head(), self._imports(), options, self._types(), self._services())
         return "\n".join(text for section in sections if (text := "".join(f"{line}\n" for line in section)))
 
     def _head(self) -> _Lines:
@@ -84,9 +83,6 @@ class _Printer:
         lines = [f'import {kinds.get(at, "")}"{CEscape(name, True)}";' for at, name in enumerate(file.dependency)]
         lines += [f'import option "{CEscape(name, True)}";' for name in file.option_dependency]
         yield from sorted(set(lines)) if self._normalize else lines
-
-    def _file_options(self) -> _Lines:
-        yield from self._option_lines(self._file.options, ())
 
     def _types(self) -> _Lines:
         file = self._file
@@ -106,9 +102,7 @@ class _Printer:
 
     def _message_parts(self, message: DescriptorProto, path: Sequence[str]) -> _Lines:
         yield from self._option_lines(message.options, path)
-        names = [_quoted(name) if not self._edition else name for name in message.reserved_name]
-        ranges = [_range(each.start, each.end - 1, _MAX_FIELD - 1) for each in message.reserved_range]
-        yield from (f"reserved {', '.join(each)};" for each in (ranges, names) if each)
+        yield from self._reserved(message, [_fields(each) for each in message.reserved_range])
         yield from self._fields(message, path)
         full = f".{_joined(self._file.package, *path)}"
         hidden = {field.type_name for field in (*message.field, *message.extension) if field.type == _FIELD.TYPE_GROUP}
@@ -118,8 +112,7 @@ class _Printer:
         for enum in message.enum_type:
             yield from self._enum(enum, (*path, enum.name))
         for each in message.extension_range:
-            options = ", ".join(self._options(each.options, path))
-            yield f"extensions {_range(each.start, each.end - 1, _MAX_FIELD - 1)}{f' [{options}]' if options else ''};"
+            yield f"extensions {_fields(each)}{_bracketed(self._options(each.options, path))};"
         yield from self._extends(message.extension, message.nested_type, path)
 
     def _fields(self, message: DescriptorProto, path: Sequence[str]) -> _Lines:
@@ -145,8 +138,7 @@ class _Printer:
         path: Sequence[str],
         label: str | None = None,
     ) -> _Lines:
-        options = ", ".join(self._field_options(field, path))
-        end = f" = {field.number}{f' [{options}]' if options else ''}"
+        end = f" = {field.number}{_bracketed(self._field_options(field, path))}"
         if label is None:
             label = self._label(field)
         inner = next((each for each in nested if field.type_name.rpartition(".")[2] == each.name), None)
@@ -178,15 +170,13 @@ class _Printer:
 
     def _enum_parts(self, enum: EnumDescriptorProto, path: Sequence[str]) -> _Lines:
         yield from self._option_lines(enum.options, path)
-        names = [_quoted(name) if not self._edition else name for name in enum.reserved_name]
-        ranges = [_range(each.start, each.end, _MAX_ENUM) for each in enum.reserved_range]
-        yield from (f"reserved {', '.join(each)};" for each in (ranges, names) if each)
+        yield from self._reserved(enum, [_range(each.start, each.end, _MAX_ENUM) for each in enum.reserved_range])
         for value in enum.value:
-            yield self._enum_value(value, path)
+            yield f"{value.name} = {value.number}{_bracketed(self._options(value.options, path))};"
 
-    def _enum_value(self, value: EnumValueDescriptorProto, path: Sequence[str]) -> str:
-        options = ", ".join(self._options(value.options, path))
-        return f"{value.name} = {value.number}{f' [{options}]' if options else ''};"
+    def _reserved(self, described: DescriptorProto | EnumDescriptorProto, ranges: list[str]) -> _Lines:
+        names = [_quoted(name) if not self._edition else name for name in described.reserved_name]
+        yield from (f"reserved {', '.join(each)};" for each in (ranges, names) if each)
 
     def _extends(
         self, fields: Sequence[FieldDescriptorProto], nested: Sequence[DescriptorProto], path: Sequence[str]
@@ -202,14 +192,11 @@ class _Printer:
 
     def _services(self) -> _Lines:
         for service in self._file.service:
-            yield from self._service(service)
-
-    def _service(self, service: ServiceDescriptorProto) -> _Lines:
-        yield f"service {service.name} {{"
-        yield from map(_indented, self._option_lines(service.options, (service.name,)))
-        for method in service.method:
-            yield from map(_indented, self._method(method, (service.name, method.name)))
-        yield "}"
+            yield f"service {service.name} {{"
+            yield from map(_indented, self._option_lines(service.options, (service.name,)))
+            for method in service.method:
+                yield from map(_indented, self._method(method, (service.name, method.name)))
+            yield "}"
 
     def _method(self, method: MethodDescriptorProto, path: Sequence[str]) -> _Lines:
         of = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
@@ -276,6 +263,16 @@ def _range(first: int, last: int, maximum: int) -> str:
     if first == last:
         return str(first)
     return f"{first} to {'max' if last >= maximum else last}"
+
+
+def _fields(part: Any) -> str:
+    """Returns a range of field numbers, whose descriptor has the number after its last."""
+    return _range(part.start, part.end - 1, _MAX_FIELD - 1)
+
+
+def _bracketed(options: Iterable[str]) -> str:
+    text = ", ".join(options)
+    return f" [{text}]" if text else ""
 
 
 def _json_name(name: str) -> str:

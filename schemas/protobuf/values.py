@@ -19,6 +19,8 @@ from google.protobuf.message import Message
 
 from klamm.core.errors import SchemaError
 
+from ..avro.logical import misfit
+
 _GOOGLE: Final = "google.protobuf."
 _WRAPPERS: Final = frozenset(
     f"{_GOOGLE}{kind}Value"
@@ -42,11 +44,11 @@ def _fill(message: Message, value: Any, path: str) -> None:
     name = message.DESCRIPTOR.full_name
     if isinstance(value, Message):
         if value.DESCRIPTOR.full_name != name:
-            raise _misfit(path, f"expected a message {name}, got {value.DESCRIPTOR.full_name}")
+            raise misfit(path, f"expected a message {name}, got {value.DESCRIPTOR.full_name}")
         message.MergeFromString(value.SerializePartialToString())
     elif name == f"{_GOOGLE}Timestamp" and isinstance(value, datetime):
         if value.tzinfo is None:
-            raise _misfit(path, "expected a datetime with a time zone")
+            raise misfit(path, "expected a datetime with a time zone")
         _fill_time(message, value - _EPOCH)
     elif name == f"{_GOOGLE}Duration" and isinstance(value, timedelta):
         _fill_time(message, value)
@@ -64,7 +66,7 @@ def _fields(value: Any, path: str, name: str) -> Mapping[str, Any]:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    raise _misfit(path, f"expected a dict or a message {name}, got {value!r:.100}")
+    raise misfit(path, f"expected a dict or a message {name}, got {value!r:.100}")
 
 
 def _fill_fields(message: Message, given: Mapping[str, Any], path: str) -> None:
@@ -73,13 +75,13 @@ def _fill_fields(message: Message, given: Mapping[str, Any], path: str) -> None:
         at = f"{path}.{name}" if path else str(name)
         field = known.get(name)
         if field is None:
-            raise _misfit(at, f"{message.DESCRIPTOR.full_name} has no such field")
+            raise misfit(at, f"{message.DESCRIPTOR.full_name} has no such field")
         if item is not None:
             _fill_field(message, field, item, at)
     for one in message.DESCRIPTOR.oneofs:
         there = [field.name for field in one.fields if given.get(field.name) is not None]
         if len(there) > 1:
-            raise _misfit(path or one.name, f"{' and '.join(there)} are of the oneof {one.name}: give one of them")
+            raise misfit(path or one.name, f"{' and '.join(there)} are of the oneof {one.name}: give one of them")
 
 
 def _fill_field(message: Message, field: FieldDescriptor, item: Any, path: str) -> None:
@@ -87,7 +89,7 @@ def _fill_field(message: Message, field: FieldDescriptor, item: Any, path: str) 
         _fill_map(getattr(message, field.name), field.message_type.fields_by_name["value"], item, path)
     elif field.is_repeated:
         if isinstance(item, str | bytes | Mapping) or not isinstance(item, Iterable):
-            raise _misfit(path, f"expected a list, got {item!r:.100}")
+            raise misfit(path, f"expected a list, got {item!r:.100}")
         entries = getattr(message, field.name)
         for number, one in enumerate(item):
             if field.message_type is not None:
@@ -104,7 +106,7 @@ def _fill_field(message: Message, field: FieldDescriptor, item: Any, path: str) 
 
 def _fill_map(entries: Any, kind: FieldDescriptor, given: Any, path: str) -> None:
     if not isinstance(given, Mapping):
-        raise _misfit(path, f"expected a dict, got {given!r:.100}")
+        raise misfit(path, f"expected a dict, got {given!r:.100}")
     for key, one in given.items():
         at = f"{path}[{key!r}]"
         if kind.message_type is None:
@@ -113,7 +115,7 @@ def _fill_map(entries: Any, kind: FieldDescriptor, given: Any, path: str) -> Non
         try:
             entry = entries[key]
         except (TypeError, ValueError, OverflowError) as error:
-            raise _misfit(at, " ".join(str(error).split())[:300]) from error
+            raise misfit(at, " ".join(str(error).split())[:300]) from error
         _fill(entry, one, at)
 
 
@@ -122,22 +124,22 @@ def _set(put: Callable[[Any], Any], field: FieldDescriptor, item: Any, path: str
     try:
         put(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _misfit(path, " ".join(str(error).split())[:300]) from error
+        raise misfit(path, " ".join(str(error).split())[:300]) from error
 
 
 def _scalar(field: FieldDescriptor, item: Any, path: str) -> Any:
     if isinstance(item, bool) and field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
-        raise _misfit(path, f"expected no boolean, got {item!r}")
+        raise misfit(path, f"expected no boolean, got {item!r}")
     if field.enum_type is not None and isinstance(item, str):
         if item not in field.enum_type.values_by_name:
-            raise _misfit(path, f"{field.enum_type.full_name} has no value {item!r:.100}")
+            raise misfit(path, f"{field.enum_type.full_name} has no value {item!r:.100}")
         return field.enum_type.values_by_name[item].number
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(item, bytearray | memoryview):
         return bytes(item)
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(item, str):
-        raise _misfit(path, f"expected bytes, got {item!r:.100}")
+        raise misfit(path, f"expected bytes, got {item!r:.100}")
     if field.type == FieldDescriptor.TYPE_STRING and not isinstance(item, str):
-        raise _misfit(path, f"expected text, got {item!r:.100}")
+        raise misfit(path, f"expected text, got {item!r:.100}")
     return item
 
 
@@ -154,7 +156,7 @@ def _fill_json(message: Message, value: Any, path: str) -> None:
     try:
         json_format.ParseDict(value, message)
     except (json_format.Error, TypeError, ValueError) as error:
-        raise _misfit(path, " ".join(str(error).split())[:300]) from error
+        raise misfit(path, " ".join(str(error).split())[:300]) from error
 
 
 def plain(message: Message) -> Any:
@@ -197,7 +199,3 @@ def _part(field: FieldDescriptor) -> Callable[[Any], Any]:
 def is_map(field: FieldDescriptor) -> bool:
     kind: Descriptor | None = field.message_type
     return kind is not None and bool(kind.GetOptions().map_entry)
-
-
-def _misfit(path: str, why: str) -> SchemaError:
-    return SchemaError(f"field {path}: {why}" if path else why)

@@ -1,16 +1,20 @@
-"""The topic that stores schemas: one partition, compacted, read into a `SchemaStore`."""
+"""The topic that stores schemas: one partition, compacted, read into a `SchemaStore`; and the highest ids, which
+outlive it."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.reader.topic_table import TopicTable
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, LogEndMovedError
+from klamm.core.interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.offset_and_epoch import ANY_EPOCH, OffsetAndEpoch
 from klamm.core.records.partition import TopicPartition
@@ -20,6 +24,9 @@ from ..store.records import Noop, Record, encode
 from ..store.schema_store import SchemaStore
 
 TOPIC_CONFIGS: Final = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
+LastIds = Callable[[Mapping[str, int]], Mapping[str, int]]
+"""Raises the highest ids by context that are kept outside the topic, and returns them."""
+_LAST_IDS: Final = "/schemas/last_id"
 
 
 class SchemaLog(Protocol):
@@ -163,3 +170,28 @@ class _Contents:
     ) -> None:
         with self._lock:
             self._store.apply(offset, timestamp_ms, key, value)
+
+
+def kept_ids(coordination: Coordination) -> LastIds:
+    """Returns the store of the highest ids by context in the coordination: they survive the topic's compaction, and a
+    restore of the topic from a backup."""
+
+    def keep(ids: Mapping[str, int]) -> dict[str, int]:
+        while True:
+            try:
+                data, stat = coordination.get(_LAST_IDS)
+            except NoNodeError:
+                with suppress(NodeExistsError):
+                    coordination.create(_LAST_IDS, b"{}", make_parents=True)
+                continue
+            known: dict[str, int] = json.loads(data or b"{}")
+            raised = {context: max(known.get(context, 0), ids.get(context, 0)) for context in {*known, *ids}}
+            if raised == known:
+                return known
+            try:
+                coordination.set(_LAST_IDS, json.dumps(raised, sort_keys=True).encode(), stat.version)
+            except BadVersionError:
+                continue
+            return raised
+
+    return keep

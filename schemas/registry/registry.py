@@ -30,8 +30,7 @@ from ..store.registration import DEFAULTS, NewVersion, register, with_numbers
 from ..store.schema import Reference, SchemaText
 from ..store.schema_store import SchemaStore, SchemaVersion
 from ..store.subjects import context_of
-from .last_ids import kept_ids
-from .log import SchemaLog, TopicSchemaLog
+from .log import SchemaLog, TopicSchemaLog, kept_ids
 from .subject_schemas import SubjectSchemas, describe
 
 _log = logging.getLogger(__name__)
@@ -218,11 +217,6 @@ class LogRegistry(SchemaRegistry):
             if known is None:
                 raise SchemaError(f"the schema is not registered as {subject}")
             return self._of(store, subject).read(known)
-
-    def versions(self, subject: str) -> list[SchemaVersion]:
-        """Returns the live versions of a subject, the oldest first."""
-        with self._lock:
-            return self._read().versions(subject)
 
     def subjects(self) -> list[str]:
         with self._lock:

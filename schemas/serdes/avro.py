@@ -20,7 +20,7 @@ from ..avro.values.reading import value_reader
 from ..avro.values.writing import value_writer
 from ..names import AVRO
 from ..options import AvroOptions
-from .topic_serde import Decode, RegistrySerde, in_header
+from .topic_serde import Decode, RegistrySerde, in_header, payload_serializer
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
     from ..columns.json_documents import DocumentReader, DocumentWriter
@@ -146,21 +146,14 @@ class AvroSerde(RegistrySerde[AvroOptions]):
 
 def row_writer(topic: str, schema: ParsedSchema, prefix: bytes, convert: Convert | None = None) -> Serializer:
     """Returns the serializer of single values for a registered schema. `convert` is called first with each value."""
-    write = value_writer(schema.root)
+    put_value = value_writer(schema.root)
 
-    def serialize(value: Any) -> bytes | None:
-        if value is None:
-            return None
-        pieces = [prefix]
-        try:
-            write(value if convert is None else convert(value), pieces.append)
-        except SchemaError as error:
-            raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
-        except RecursionError as error:
-            raise SchemaError(f"topic {topic}: the value is nested too deeply") from error
+    def write(value: Any) -> bytes:
+        pieces: list[bytes] = []
+        put_value(value if convert is None else convert(value), pieces.append)
         return b"".join(pieces)
 
-    return serialize
+    return payload_serializer(topic, prefix, write)
 
 
 def _decoder(

@@ -21,9 +21,10 @@ from ..avro.values.dataclass import from_plain
 from ..json_schema.schema import JsonSchema, parse
 from ..names import JSON
 from ..options import JsonSchemaOptions
-from .topic_serde import Decode, RegistrySerde
+from .topic_serde import Decode, RegistrySerde, payload_serializer
 
 Check = Callable[[Any], None]
+_MISFITS: Final = (TypeError, ValueError, SchemaError)
 
 
 class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
@@ -43,22 +44,14 @@ class JsonSchemaSerde(RegistrySerde[JsonSchemaOptions]):
         registered = self.written_by(topic)
         framing = self.framing(topic, registered)
         check = _check(_schema(registered)) if self.options(topic).json_fail_invalid_schema else None
-        prefix = framing.prefix
 
-        def serialize(value: Any) -> bytes | None:
-            if value is None:
-                return None
-            try:
-                text = compact(value)
-                if check is not None:
-                    check(json.loads(text))
-                return prefix + text.encode()
-            except (TypeError, ValueError, SchemaError) as error:
-                raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
-            except RecursionError as error:
-                raise SchemaError(f"topic {topic}: the value is nested too deeply") from error
+        def write(value: Any) -> bytes:
+            text = compact(value)
+            if check is not None:
+                check(json.loads(text))
+            return text.encode()
 
-        return framing.with_headers(serialize)
+        return framing.with_headers(payload_serializer(topic, framing.prefix, write, _MISFITS))
 
     def json_serializer(self, topic: str) -> tuple[Serializer, type[float]]:
         """Returns the serializer of JSON documents, and the class of their fractions."""

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, EncodeError, Message
@@ -24,8 +24,9 @@ from ..options import ProtobufOptions
 from ..protobuf.messages import Messages
 from ..protobuf.schema import parse
 from ..protobuf.values import fill, plain
-from .topic_serde import Decode, RegistrySerde
+from .topic_serde import Decode, RegistrySerde, payload_serializer
 
+_MISFITS: Final = (SchemaError, EncodeError, DecodeError)
 _Fill = Callable[[Message, Any], None]
 _Finish = Callable[[Message, Messages], Any]
 
@@ -61,22 +62,15 @@ class ProtobufSerde(RegistrySerde[ProtobufOptions]):
             place = messages.place(self.options(topic).message)
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: {error}") from error
-        kind, write = messages.at(place), filling(messages)
+        kind, fill_message = messages.at(place), filling(messages)
         framing = self.framing(topic, registered, message_indexes.encode(place))
-        prefix = framing.prefix
 
-        def serialize(value: Any) -> bytes | None:
-            if value is None:
-                return None
+        def write(value: Any) -> bytes:
             message = kind()
-            try:
-                write(message, value)
-                payload: bytes = message.SerializeToString()
-            except (SchemaError, EncodeError, DecodeError) as error:
-                raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
-            return prefix + payload
+            fill_message(message, value)
+            return bytes(message.SerializeToString())
 
-        return framing.with_headers(serialize)
+        return framing.with_headers(payload_serializer(topic, framing.prefix, write, _MISFITS))
 
     def deserializer(self, topic: str) -> Deserializer:
         kind = self.options(topic).load_any_class(topic)

@@ -46,6 +46,28 @@ class Framing:
         return SerializerWithHeaders(serialize, self.headers) if self.headers else serialize
 
 
+def payload_serializer(
+    topic: str,
+    prefix: bytes,
+    write: Callable[[Any], bytes],
+    misfits: tuple[type[Exception], ...] = (SchemaError,),
+) -> Serializer:
+    """Returns the serializer of a topic: `write` makes the payload of a value after `prefix`, and raises one of
+    `misfits` for a value that does not fit its schema."""
+
+    def serialize(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            return prefix + write(value)
+        except misfits as error:
+            raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
+        except RecursionError as error:
+            raise SchemaError(f"topic {topic}: the value is nested too deeply") from error
+
+    return serialize
+
+
 @dataclass(frozen=True)
 class SerializerWithHeaders:
     """A `HeaderSerializer`."""

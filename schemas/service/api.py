@@ -7,7 +7,7 @@ A reader answers from the store in memory. A writer decides on the topic's end a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
 from uuid import UUID
@@ -44,6 +44,7 @@ from ..store.subjects import (
     qualified,
     split,
 )
+from .config import RegistryConfig
 from .query import Query
 from .rules import changed_rules, check_rules, completed
 from .tags import TagChanges, tagged
@@ -52,18 +53,6 @@ from .topic import Decide, SchemaTopic
 Answer = Any
 """What JSON can hold."""
 LATEST: Final = -1
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """The settings that apply where no record sets them. `mutable_mode`: modes may be changed."""
-
-    config: Config
-    mutable_mode: bool = True
-    max_schema_bytes: int = 1024 * 1024
-    search_limit: int = 1000
-
-
 Comparison = Callable[[], list[str]]
 """Compares a schema with the versions before it; returns the messages of `comparing`."""
 _Registration = tuple[NewVersion, list[Comparison]]
@@ -72,9 +61,10 @@ _Registration = tuple[NewVersion, list[Comparison]]
 class RegistryApi:
     """Thread-safe. All methods raise `RefusedError` for what is refused."""
 
-    def __init__(self, topic: SchemaTopic, defaults: Defaults) -> None:
+    def __init__(self, topic: SchemaTopic, config: RegistryConfig) -> None:
         self._topic = topic
-        self._defaults = defaults
+        self._options = config
+        self._defaults = config.defaults()
 
     # -- schemas by id
 
@@ -126,7 +116,7 @@ class RegistryApi:
         which = Which.ALL if query.flag("deleted") else Which.LIVE
         with self._topic.store() as store:
             found = store.schemas(query.text("subjectPrefix") or "", which, latest_only=query.flag("latestOnly"))
-            rows = query.page(list(found), self._defaults.search_limit)
+            rows = query.page(list(found), self._options.schema_search_default_limit)
             return [self._described(store, version, query) for version in rows]
 
     def _of_id(self, store: SchemaStore, schema_id: int, subject: str) -> SchemaVersion:
@@ -355,7 +345,7 @@ class RegistryApi:
         anew: bool = False,
     ) -> Answer:
         """`numbered` and `anew` as in `store.registration.register`."""
-        if len(given.text.encode(errors="surrogatepass")) > self._defaults.max_schema_bytes:
+        if len(given.text.encode(errors="surrogatepass")) > self._options.max_request_body_size:
             raise refusals.too_large()
         read = lru_cache(maxsize=1)(_read)  # a write may decide several times on one text
 
@@ -377,7 +367,7 @@ class RegistryApi:
 
             plan = register(
                 store, target, schema, compare,
-                schema_id=schema_id, number=number, defaults=self._defaults.config, force=query.flag("force"),
+                schema_id=schema_id, number=number, defaults=self._defaults, force=query.flag("force"),
                 numbered=numbered, anew=anew,
             )  # fmt: skip
             return plan.records, (plan, comparisons)
@@ -474,7 +464,7 @@ class RegistryApi:
         self, store: SchemaStore, schema: SchemaText, text: Text, versions: Sequence[SchemaVersion], config: Config
     ) -> Comparison:
         policy = CompatibilityPolicy(config.compatibility_policy or CompatibilityPolicy.STRICT)
-        level = config.compatibility_level or self._defaults.config.compatibility_level
+        level = config.compatibility_level or self._defaults.compatibility_level
         assert level is not None
         group = config.compatibility_group
         if group is not None:
@@ -496,7 +486,7 @@ class RegistryApi:
         return tuple((one.name, version.schema.text) for one, version in store.resolve(subject, references))
 
     def _config(self, store: SchemaStore, subject: str | None) -> Config:
-        return store.config_in_scope(subject, self._defaults.config)
+        return store.config_in_scope(subject, self._defaults)
 
     # -- deleting
 
@@ -581,18 +571,18 @@ class RegistryApi:
             given["compatibilityLevel"] = given.pop("compatibility")
         level = given.get("compatibilityLevel")
         if isinstance(level, str):
-            given["compatibilityLevel"] = level.upper()
+            given["compatibilityLevel"] = level = level.upper()
 
         def decide(store: SchemaStore) -> tuple[Sequence[Record], Config]:
             key = _scope(scope)
             refuse_read_only(store, scope or "")
             own = store.config(key)
-            base = own or (self._defaults.config if scope is None else Config())
+            base = own or (self._defaults if scope is None else Config())
+            if level not in (None, *Compatibility):
+                raise refusals.invalid_level()
             try:
                 config = base.updated(given)
             except ValueError as error:
-                if "compatibilityLevel" in str(error) or (level is not None and _bad_level(given)):
-                    raise refusals.invalid_level() from error
                 raise RefusedError(422, str(error)) from error
             check_rules(config.default_rule_set)
             check_rules(config.override_rule_set)
@@ -607,7 +597,7 @@ class RegistryApi:
             own = store.config(key)
             if own is None and scope is not None:
                 raise refusals.subject_not_found(scope)
-            return [] if own is None else [ConfigRecord(key, None)], own or self._defaults.config
+            return [] if own is None else [ConfigRecord(key, None)], own or self._defaults
 
         return _shown(self._topic.write(decide))
 
@@ -621,7 +611,7 @@ class RegistryApi:
             return {"mode": own or store.mode_in_scope(scope)}
 
     def set_mode(self, scope: str | None, query: Query, body: Mapping[str, Any]) -> Answer:
-        if not self._defaults.mutable_mode:
+        if not self._options.mode_mutability:
             raise RefusedError(42205, "Mode changes are not allowed")
         try:
             mode = Mode(str(body.get("mode")).upper())
@@ -748,14 +738,6 @@ def _number(body: Mapping[str, Any], name: str) -> int | None:
 
 def _group(schema: SchemaText, name: str) -> str | None:
     return None if schema.metadata is None else dict(schema.metadata.properties).get(name)
-
-
-def _bad_level(given: Mapping[str, Any]) -> bool:
-    try:
-        Config().updated({"compatibilityLevel": given.get("compatibilityLevel")})
-    except ValueError:
-        return True
-    return False
 
 
 def _shown(config: Config, level: str = "compatibilityLevel") -> dict[str, Any]:

@@ -43,12 +43,11 @@ BODY_S: Final = 30.0
 """How long a request's body may take to arrive."""
 
 
-class HttpError(Exception):
+class HttpError(RefusedError):
     """An answer whose code is no registry's, but HTTP's. `closes`: the connection, since the body was not read."""
 
     def __init__(self, status: int, message: str, *, closes: bool = False) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message)
         self.closes = closes
 
 
@@ -168,9 +167,7 @@ class RegistryApp:
             response = _error(50002, "The registry stops before the outcome is known.", media)
         except RefusedError as error:
             response = _error(error.error_code, str(error), media)
-        except HttpError as error:
-            response = _error(error.status, str(error), media)
-            if error.closes:
+            if isinstance(error, HttpError) and error.closes:
                 response.headers["connection"] = "close"
         except KlammError as error:
             response = _error(50001, f"Error in the backend data store: {error}", media)

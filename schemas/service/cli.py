@@ -27,7 +27,7 @@ def registry(
 
     Any number may run at once: each takes writes. A broker runs one itself with `services: [registry]`.
     """
-    from ..registry.last_ids import kept_ids
+    from ..registry.log import kept_ids
     from .config import registry_config
     from .service import RegistryService
     from .topic import REQUEST_S, SchemaTopic

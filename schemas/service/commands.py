@@ -18,9 +18,6 @@ from klamm.core.errors import ConfigError
 from .query import Query
 
 if TYPE_CHECKING:
-    from klamm.core.config.settings import Settings
-    from klamm.core.interfaces.coordination import Coordination
-
     from ..store.schema_store import SchemaVersion
     from .api import RegistryApi
     from .topic import SchemaTopic
@@ -41,25 +38,20 @@ References = Annotated[
 @contextmanager
 def _opened(config: Path, bootstrap: str | None) -> Iterator[tuple[RegistryApi, SchemaTopic]]:
     """Yields the registry on the topic that the file names, read to its end."""
-    from ..registry.last_ids import kept_ids
+    from ..registry.log import kept_ids
     from .api import RegistryApi
     from .config import registry_config
-    from .service import defaults_of
     from .topic import SchemaTopic
 
-    with settings_and_client(config, bootstrap) as (settings, client), _coordination(settings) as coordination:
+    with (
+        settings_and_client(config, bootstrap) as (settings, client),
+        closing(settings.make_coordination()) as coordination,
+    ):
+        coordination.start()
         options = registry_config(settings)
         topic = SchemaTopic(client, options.kafkastore_topic, last_ids=kept_ids(coordination))
         topic.catch_up()
-        yield RegistryApi(topic, defaults_of(options)), topic
-
-
-@contextmanager
-def _coordination(settings: Settings) -> Iterator[Coordination]:
-    coordination = settings.make_coordination()
-    with closing(coordination):
-        coordination.start()
-        yield coordination
+        yield RegistryApi(topic, options), topic
 
 
 def _read(file: Path) -> str:

@@ -13,6 +13,7 @@ from klamm.core.transport.address import Address
 
 from ..compatibility import Compatibility
 from ..names import SCHEMA_TOPIC
+from ..store.config import Config
 
 if TYPE_CHECKING:
     from klamm.core.config.settings import Settings
@@ -36,6 +37,14 @@ class RegistryConfig(Section):
     @classmethod
     def _level(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
+
+    def defaults(self) -> Config:
+        """Returns what applies where no record sets anything."""
+        return Config(
+            compatibility_level=self.schema_compatibility_level,
+            validate_fields=self.schema_validate_fields or None,
+            validate_new_schemas=None if self.schema_validate_new_schemas else False,
+        )
 
     def address(self) -> Address:
         """Raises `ConfigError` for a listener that is no http address."""

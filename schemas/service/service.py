@@ -11,8 +11,7 @@ from klamm.core.extras import missing_package
 from klamm.core.http_service import AsgiServer, CountedApp, HttpService
 from klamm.core.interfaces.service import ServiceMetric
 
-from ..store.config import Config
-from .api import Answer, Defaults, RegistryApi
+from .api import Answer, RegistryApi
 from .config import RegistryConfig
 from .topic import SchemaTopic
 
@@ -38,7 +37,7 @@ class RegistryService:
         try:
             from .app import RegistryApp
 
-            api = RegistryApi(self._topic, defaults_of(self._config))
+            api = RegistryApi(self._topic, self._config)
             app = RegistryApp(
                 api, self._topic, max_body_bytes=self._config.max_request_body_size, identity=self._identity()
             )
@@ -98,12 +97,3 @@ class RegistryService:
             ServiceMetric("registry_subjects", "Subjects with a version that is not deleted.", subjects, {}),
             ServiceMetric("registry_stray_records", "Records of the topic that are no schema's.", stray, {}),
         ]  # fmt: skip
-
-
-def defaults_of(config: RegistryConfig) -> Defaults:
-    in_force = Config(
-        compatibility_level=config.schema_compatibility_level,
-        validate_fields=config.schema_validate_fields or None,
-        validate_new_schemas=None if config.schema_validate_new_schemas else False,
-    )
-    return Defaults(in_force, config.mode_mutability, config.max_request_body_size, config.schema_search_default_limit)

@@ -22,8 +22,7 @@ from klamm.core.client.factory import open_client
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, KlammError
 
 from .. import refusals
-from ..registry.last_ids import LastIds, kept_ids
-from ..registry.log import TopicSchemaLog
+from ..registry.log import LastIds, TopicSchemaLog, kept_ids
 from ..store.records import Record, SchemaTombstone, SubjectClearing
 from ..store.schema_store import SchemaStore
 

@@ -11,9 +11,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
+from ..java_json import java_order
 from ..names import AVRO
 
 Pairs = tuple[tuple[str, str], ...]
@@ -55,7 +57,7 @@ class Metadata:
         _check_object("metadata", given)
         tags = _map(given, "tags")
         return cls(
-            tuple((path, _sorted_set(tags[path], f"tags.{path}")) for path in sorted(tags, key=_java)),
+            tuple((path, _sorted_set(tags[path], f"tags.{path}")) for path in sorted(tags, key=java_order)),
             _pairs(given, "properties"),
             _sorted_set(given.get("sensitive"), "sensitive"),
         )
@@ -71,9 +73,7 @@ class Metadata:
         for path, tags in self.tags:
             yield path
             yield from tags
-        for name, value in self.properties:
-            yield name
-            yield value
+        yield from chain.from_iterable(self.properties)
         yield from self.sensitive
 
 
@@ -115,9 +115,7 @@ class Rule:
     def hashed(self) -> Iterable[str]:
         yield from (text or "" for text in (self.name, self.doc, self.kind, self.mode, self.type))
         yield from self.tags
-        for name, value in self.params:
-            yield name
-            yield value
+        yield from chain.from_iterable(self.params)
         yield from (text or "" for text in (self.expr, self.on_success, self.on_failure))
         if self.disabled:
             yield "\x01"
@@ -202,7 +200,7 @@ class SchemaText:
         properties = {name: value for name, value in metadata.properties if name != VERSION}
         if number is not None:
             properties[VERSION] = str(number)
-        pairs = tuple((name, properties[name]) for name in sorted(properties, key=_java))
+        pairs = tuple((name, properties[name]) for name in sorted(properties, key=java_order))
         return replace(self, metadata=replace(metadata, properties=pairs))
 
     def is_version(self, other: SchemaText, number: int) -> bool:
@@ -231,11 +229,6 @@ def text_md5(text: str) -> bytes:
 
 def _utf8(text: str) -> bytes:
     return text.encode(errors="replace")  # a surrogate alone is `?` in Java too
-
-
-def _java(text: str) -> bytes:
-    """Java's order of strings."""
-    return text.encode("utf-16-be", "surrogatepass")
 
 
 def _not_empty(**given: Any) -> dict[str, Any]:
@@ -274,7 +267,7 @@ def _map(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _pairs(given: Mapping[str, Any], name: str) -> Pairs:
     found = _map(given, name)
-    return tuple((key, _text(found, key)) for key in sorted(found, key=_java))
+    return tuple((key, _text(found, key)) for key in sorted(found, key=java_order))
 
 
 def _sorted_set(given: Any, name: str) -> tuple[str, ...]:
@@ -282,7 +275,7 @@ def _sorted_set(given: Any, name: str) -> tuple[str, ...]:
         return ()
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise ValueError(f"{name} is {given!r:.100}, not a list of text")
-    return tuple(sorted(set(given), key=_java))
+    return tuple(sorted(set(given), key=java_order))
 
 
 def _rules(given: Mapping[str, Any], name: str) -> tuple[Rule, ...]:

@@ -176,11 +176,11 @@ class SchemaStore:
         )  # fmt: skip
 
     def _context(self, subject: str) -> _Context:
-        name = context_of(subject)
-        found = self._contexts.get(name)
-        if found is None:
-            found = self._contexts[name] = _Context()
-        return found
+        return self._contexts.setdefault(context_of(subject), _Context())
+
+    def _ids(self, context: str) -> _Context:
+        """Returns the ids of a context that may be unknown."""
+        return self._contexts.get(context) or _Context()
 
     def _put(self, version: SchemaVersion) -> None:
         self._remove(version.subject, version.version)
@@ -288,12 +288,12 @@ class SchemaStore:
 
     def by_id(self, schema_id: int, context: str = DEFAULT_CONTEXT, which: Which = Which.ALL) -> list[SchemaVersion]:
         """Returns the versions that have an id, by their place in the topic."""
-        found = self._contexts[context].versions.get(schema_id, {}) if context in self._contexts else {}
+        found = self._ids(context).versions.get(schema_id, {})
         return sorted((one for one in found.values() if which.takes(one)), key=lambda version: version.offset)
 
     def schema(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> SchemaVersion | None:
         """Returns a version of the schema with this id, a live one if there is one."""
-        found = self._contexts[context].versions.get(schema_id, {}) if context in self._contexts else {}
+        found = self._ids(context).versions.get(schema_id, {})
         return min(found.values(), key=lambda version: (version.deleted, version.offset), default=None)
 
     def by_guid(self, guid: str) -> list[tuple[str, int]]:
@@ -303,13 +303,11 @@ class SchemaStore:
 
     def by_md5(self, digest: bytes, context: str = DEFAULT_CONTEXT) -> list[int]:
         """Returns the ids of the schemas whose text has this MD5, ascending."""
-        found = self._contexts.get(context)
-        return [] if found is None else sorted(found.by_md5.get(digest, ()))
+        return sorted(self._ids(context).by_md5.get(digest, ()))
 
     def id_of(self, schema: SchemaText, context: str = DEFAULT_CONTEXT) -> int | None:
         """Returns the id of an equal schema in a context."""
-        found = self._contexts.get(context)
-        return None if found is None else min(found.by_guid.get(schema.guid(), ()), default=None)
+        return min(self._ids(context).by_guid.get(schema.guid(), ()), default=None)
 
     def find(self, subject: str, schema: SchemaText, which: Which = Which.LIVE) -> SchemaVersion | None:
         """Returns the newest version of a subject that has an equal schema, or one that is equal except for the version
@@ -321,12 +319,11 @@ class SchemaStore:
         return next((one for one in reversed(versions) if schema.is_version(one.schema, one.version)), None)
 
     def ids(self, context: str = DEFAULT_CONTEXT) -> list[int]:
-        return sorted(self._contexts[context].versions) if context in self._contexts else []
+        return sorted(self._ids(context).versions)
 
     def last_id(self, context: str = DEFAULT_CONTEXT) -> int:
         """Returns the highest id of all records that were applied, removed ones too; 0 if there is none."""
-        found = self._contexts.get(context)
-        return 0 if found is None else found.last_id
+        return self._ids(context).last_id
 
     def last_ids(self) -> dict[str, int]:
         return {name: context.last_id for name, context in self._contexts.items()}

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from klamm.core.config.sections.topic import SchemaRule, TopicConfig
@@ -74,8 +75,8 @@ class SchemaValidator:
     def applies_to(self, topic: str, config: Mapping[str, str]) -> bool:
         asked = TopicConfig.from_strings({name: config[name] for name in _CONFIGS & config.keys()})
         wanted = [
-            (KEY_HEADER, "key", asked.key_schema_rule, _key_of),
-            (VALUE_HEADER, "value", asked.value_schema_rule, _value_of),
+            (KEY_HEADER, "key", asked.key_schema_rule, attrgetter("key")),
+            (VALUE_HEADER, "value", asked.value_schema_rule, attrgetter("value")),
         ]
         known = {side.what: side for side in self._topics.get(topic, ())}
         sides = tuple(
@@ -164,14 +165,6 @@ def _errors(sides: Sequence[_Side], records: Sequence[Record], table: SchemaTopi
                 found.append(RecordError(record.offset, f"{side.what}: {error}"))
     found.sort()
     return found, missing
-
-
-def _key_of(record: Record) -> bytes | None:
-    return record.key
-
-
-def _value_of(record: Record) -> bytes | None:
-    return record.value
 
 
 class _Side:

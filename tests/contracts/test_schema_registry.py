@@ -18,7 +18,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.names import AVRO, JSON, PROTOBUF
 from klamm.schemas.options import RegistryAccess
-from klamm.schemas.registry.last_ids import kept_ids
+from klamm.schemas.registry.log import kept_ids
 from klamm.schemas.registry.registry import SchemaRegistry, open_registry
 from klamm.schemas.store.schema import Reference
 from klammtest.broker import RunningBroker, running_broker

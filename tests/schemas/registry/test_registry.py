@@ -113,7 +113,7 @@ def test_an_incompatible_version_is_refused_and_leaves_nothing(coordination: Coo
     assert topic.versions() == [("t-value", 1, 1)]
     topic.records.append(ConfigRecord("t-value", Config(compatibility_level=Compatibility.FORWARD)))
     assert made.register("t-value", schema("a", "b")).schema_id == 2
-    assert [(one.version, one.schema_id) for one in made.versions("t-value")] == [(1, 1), (2, 2)]
+    assert [(one.version, one.schema_id) for one in made.newest_first("t-value")] == [(2, 2), (1, 1)]
 
 
 def test_the_level_of_the_first_registration_is_the_subjects(
@@ -166,7 +166,7 @@ def test_a_schema_that_cannot_be_read_stops_nothing_else(coordination: Coordinat
         made.register("orders-value", schema("b"))
     topic.records.append(ConfigRecord("orders-value", Config(compatibility_level=Compatibility.NONE)))
     assert made.register("orders-value", schema("b")).schema_id == 4
-    assert [(one.version, one.schema_id) for one in made.versions("orders-value")] == [(1, 1), (2, 4)]
+    assert [(one.version, one.schema_id) for one in made.newest_first("orders-value")] == [(2, 4), (1, 1)]
 
 
 def test_a_deleted_version_is_not_compared_and_may_be_registered_again(coordination: Coordination) -> None:
@@ -182,7 +182,7 @@ def test_a_deleted_version_is_not_compared_and_may_be_registered_again(coordinat
     assert made.lookup(SchemaKey(schema_id=2)) == second
     topic.records.append(ConfigRecord(None, Config(compatibility_level=Compatibility.NONE)))
     again = made.register("t-value", schema("a", "b"))
-    assert (again.schema_id, [one.version for one in made.versions("t-value")]) == (2, [1, 3, 4])
+    assert (again.schema_id, [one.version for one in made.newest_first("t-value")]) == (2, [4, 3, 1])
     assert topic.records[-1] == SchemaTombstone("t-value", 2)
 
 

@@ -40,7 +40,12 @@ def test_ids_and_versions_of_the_topic_are_not_given_again(tmp_path: Path) -> No
         made = registry(restored, topic)
         assert made.register("t-value", schema("d")).schema_id == 4
         assert made.register("u-value", schema("c")).schema_id == 3
-        assert [(one.version, one.schema_id) for one in made.versions("t-value")] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+        assert [(one.version, one.schema_id) for one in made.newest_first("t-value")] == [
+            (4, 4),
+            (3, 3),
+            (2, 2),
+            (1, 1),
+        ]
         found = {i: registry(restored, topic).lookup(SchemaKey(schema_id=i)).text for i in range(1, 5)}
         assert found == {i: schema(name) for i, name in enumerate("abcd", 1)}
     finally:

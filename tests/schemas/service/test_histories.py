@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from klamm.schemas import formats
 from klamm.schemas.refusals import RefusedError
-from klamm.schemas.service.api import Defaults, RegistryApi
+from klamm.schemas.service.api import RegistryApi
+from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.query import Query
 from klamm.schemas.store.records import KeyValue, Record, SchemaTombstone, SubjectClearing, encode
-from klamm.schemas.store.registration import DEFAULTS
 from klamm.schemas.store.schema_store import SchemaStore, Which
 from klamm.schemas.store.subjects import context_of
 from klammtest.fuzz import fuzzed
@@ -92,7 +92,7 @@ class Histories(RuleBasedStateMachine):
     def call(self, registry: int, request: Callable[[RegistryApi], Any]) -> Any:
         """Returns the answer, None for a refusal."""
         self.topics[registry].catch_up()
-        api = RegistryApi(self.topics[registry], Defaults(DEFAULTS))  # type: ignore[arg-type]
+        api = RegistryApi(self.topics[registry], RegistryConfig())  # type: ignore[arg-type]
         try:
             return request(api)
         except RefusedError as error:
@@ -238,7 +238,7 @@ class GuardedTopic(MemoryTopic):
 def test_a_text_that_is_sent_is_read_without_the_store(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = {"AVRO": '"int"', "JSON": '{"type":"integer"}', "PROTOBUF": 'syntax = "proto3"; message A {}'}[form]
     topic, body = GuardedTopic([], {}), {"schema": text, "schemaType": form}
-    api = RegistryApi(topic, Defaults(DEFAULTS))  # type: ignore[arg-type]
+    api = RegistryApi(topic, RegistryConfig())  # type: ignore[arg-type]
     api.register("s", Query(), body)
     read: list[int] = []
 

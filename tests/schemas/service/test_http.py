@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode
-from klamm.schemas.service.api import Defaults, RegistryApi
+from klamm.schemas.service.api import RegistryApi
 from klamm.schemas.service.app import RegistryApp
 from klamm.schemas.service.config import RegistryConfig
-from klamm.schemas.store.registration import DEFAULTS
 from klammtest.registry import TYPE, RunningRegistry
 
 
@@ -118,7 +117,7 @@ def test_a_request_that_the_stop_of_the_registry_ends_is_answered() -> None:
             sent.append(message)
 
         app = RegistryApp(
-            RegistryApi(cast(Any, None), Defaults(DEFAULTS)), cast(Any, None), max_body_bytes=9, identity={}
+            RegistryApi(cast(Any, None), RegistryConfig()), cast(Any, None), max_body_bytes=9, identity={}
         )
         scope = {
             "type": "http", "method": "POST", "path": "/subjects/s/versions", "raw_path": b"/subjects/s/versions",

@@ -31,10 +31,10 @@ import pytest
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.records.codecs import CodecTable
-from klamm.schemas.service.api import Defaults, RegistryApi
+from klamm.schemas.service.api import RegistryApi
 from klamm.schemas.service.app import RegistryApp
+from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.topic import SchemaTopic
-from klamm.schemas.store.registration import DEFAULTS
 from klammtest.broker import RunningBroker
 from klammtest.registry import TYPE, RunningRegistry
 
@@ -104,7 +104,7 @@ def test_a_long_body_is_refused_before_it_is_sent(registry: RunningRegistry, len
 def test_a_slow_body_is_ended(broker: RunningBroker) -> None:
     client = ClusterClient(broker.bootstrap, codecs=CodecTable(), client_id="slow", request_timeout_s=3)
     topic = SchemaTopic(client, "_schemas")
-    app = RegistryApp(RegistryApi(topic, Defaults(DEFAULTS)), topic, max_body_bytes=100, identity={}, body_s=0.01)
+    app = RegistryApp(RegistryApi(topic, RegistryConfig()), topic, max_body_bytes=100, identity={}, body_s=0.01)
     sent: list[Any] = []
 
     async def receive() -> Any:

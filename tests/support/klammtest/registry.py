@@ -12,7 +12,7 @@ from typing import Any
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.records.codecs import CodecTable
 from klamm.core.transport.address import Address
-from klamm.schemas.registry.last_ids import LastIds
+from klamm.schemas.registry.log import LastIds
 from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.service import RegistryService
 from klamm.schemas.service.topic import REQUEST_S, SchemaTopic
