@@ -212,14 +212,14 @@ class _Comparison:
 
     def _arrays(self, original: SchemaNode, update: SchemaNode) -> _Changes:
         changes = self._compare(original.item, update.item, "items")
-        for index in range(max(len(original.tuple), len(update.tuple))):
+        for index in range(max(len(original.first_items), len(update.first_items))):
             path = ("items", str(index))
-            if index >= len(update.tuple):
-                changes = changes + self._removed("ITEM", original.tuple[index], update, path)
-            elif index >= len(original.tuple):
-                changes = changes + self._item_added(update.tuple[index], original, path)
+            if index >= len(update.first_items):
+                changes = changes + self._removed("ITEM", original.first_items[index], update, path)
+            elif index >= len(original.first_items):
+                changes = changes + self._item_added(update.first_items[index], original, path)
             else:
-                changes = changes + self._compare(original.tuple[index], update.tuple[index], *path)
+                changes = changes + self._compare(original.first_items[index], update.first_items[index], *path)
         changes = changes + self._further("ITEMS", "Items", original, update)
         if original.unique != update.unique:
             changes.append((f"UNIQUE_ITEMS_{'REMOVED' if original.unique else 'ADDED'}", ("uniqueItems",)))

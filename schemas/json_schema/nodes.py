@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from referencing import Specification
@@ -36,36 +37,36 @@ KEYWORDS: Final = {
 """What makes a schema one of a kind where `type` does not say it."""
 
 
+@dataclass(eq=False)
 class SchemaNode:
     """One schema of one kind: any (`true`), false, string, number, boolean, null, array, object, const, enum, not, if,
     allOf, anyOf, oneOf, ref. `bounds` are its numeric limits by keyword; the other attributes are those of its kind.
     """
 
-    def __init__(self, kind: str = "any") -> None:
-        self.kind = kind
-        self.id: str | None = None
-        self.title: Any = None
-        self.description: Any = None
-        self.default: Any = MISSING
-        self.connect_bytes = False
-        self.bounds: dict[str, Any] = {}
-        self.multiple_of: Any = None
-        self.integer = False
-        self.pattern: str | None = None
-        self.values: frozenset[Any] = frozenset()
-        self.unique = False
-        self.item: SchemaNode | None = None
-        self.tuple: list[SchemaNode] = []
-        self.properties: dict[str, SchemaNode] = {}
-        self.required: frozenset[str] = frozenset()
-        self.patterns: list[tuple[str, SchemaNode]] = []
-        self.closed = False
-        self.rest: SchemaNode | None = None
-        self.unevaluated: SchemaNode | None = None
-        self.dependencies: dict[str, frozenset[str]] = {}
-        self.dependent_schemas: dict[str, SchemaNode] = {}
-        self.branches: list[SchemaNode] = []
-        self.target: SchemaNode | None = None
+    kind: str = "any"
+    id: str | None = None
+    title: Any = None
+    description: Any = None
+    default: Any = MISSING
+    connect_bytes: bool = False
+    bounds: dict[str, Any] = field(default_factory=dict)
+    multiple_of: Any = None
+    integer: bool = False
+    pattern: str | None = None
+    values: frozenset[Any] = frozenset()
+    unique: bool = False
+    item: SchemaNode | None = None
+    first_items: list[SchemaNode] = field(default_factory=list)
+    properties: dict[str, SchemaNode] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    patterns: list[tuple[str, SchemaNode]] = field(default_factory=list)
+    closed: bool = False
+    rest: SchemaNode | None = None
+    unevaluated: SchemaNode | None = None
+    dependencies: dict[str, frozenset[str]] = field(default_factory=dict)
+    dependent_schemas: dict[str, SchemaNode] = field(default_factory=dict)
+    branches: list[SchemaNode] = field(default_factory=list)
+    target: SchemaNode | None = None
 
     def resolved(self) -> SchemaNode:
         """Returns the node that a reference leads to; itself if it is none."""
@@ -150,9 +151,8 @@ class Builder:
         if isinstance(kinds, str):
             yield self._of_kind(kinds, raw, resolver)
         elif isinstance(kinds, list):
-            union = SchemaNode("anyOf")
-            union.branches = [self._of_kind(kind, raw, resolver) for kind in kinds if isinstance(kind, str)]
-            yield union
+            branches = [self._of_kind(kind, raw, resolver) for kind in kinds if isinstance(kind, str)]
+            yield SchemaNode("anyOf", branches=branches)
         given = kinds if isinstance(kinds, list) else [kinds]
         named = {_NUMBERS.get(kind, kind) for kind in given if isinstance(kind, str)}
         for kind, keywords in KEYWORDS.items():
@@ -162,17 +162,11 @@ class Builder:
             if isinstance(raw.get(name), list):
                 yield self._combined(name, raw[name], resolver)
         if "enum" in raw:
-            values = SchemaNode("enum")
-            values.values = frozenset(frozen(value) for value in _list(raw, "enum"))
-            yield values
+            yield SchemaNode("enum", values=frozenset(frozen(value) for value in _list(raw, "enum")))
         if "const" in raw:
-            value = SchemaNode("const")
-            value.values = frozenset((frozen(raw["const"]),))
-            yield value
+            yield SchemaNode("const", values=frozenset((frozen(raw["const"]),)))
         if "not" in raw:
-            negation = SchemaNode("not")
-            negation.target = self._node(raw["not"], resolver)
-            yield negation
+            yield SchemaNode("not", target=self._node(raw["not"], resolver))
         if "if" in raw:
             for name in ("if", "then", "else"):
                 self._node(raw.get(name), resolver)
@@ -188,8 +182,7 @@ class Builder:
                 f"not a JSON Schema: $ref {name[:200]!r} leads to no schema in the text or in its references"
                 " (nothing is fetched)"
             )
-        made = SchemaNode("ref")
-        made.target = self._node(found.contents, found.resolver)
+        made = SchemaNode("ref", target=self._node(found.contents, found.resolver))
         self._references.append((made, name))
         return made
 
@@ -202,10 +195,8 @@ class Builder:
             return resolver.lookup(name.replace("#/$defs/", "#/definitions/"))  # as Confluent's registry
 
     def _combined(self, name: str, branches: list[Any], resolver: Any) -> SchemaNode:
-        made = SchemaNode(name)
         different = {self._intern(branch): branch for branch in branches}
-        made.branches = [self._node(branch, resolver) for branch in different.values()]
-        return made
+        return SchemaNode(name, branches=[self._node(branch, resolver) for branch in different.values()])
 
     def _intern(self, value: Any) -> int:
         """Returns a number that is equal for equal JSON values."""
@@ -220,8 +211,7 @@ class Builder:
         return found
 
     def _of_kind(self, kind: str, raw: dict[str, Any], resolver: Any) -> SchemaNode:
-        made = SchemaNode(_NUMBERS.get(kind, kind))
-        made.integer = kind == "integer"
+        made = SchemaNode(_NUMBERS.get(kind, kind), integer=kind == "integer")
         own = KEYWORDS.get(made.kind, ())
         made.bounds = {name: raw[name] for name in BOUNDS if name in own and _is_number(raw.get(name))}
         match made.kind:
@@ -249,7 +239,7 @@ class Builder:
             first, rest = [], raw.get("additionalItems", True) if items is True else items
             if isinstance(items, dict):
                 made.item, rest = self._node(items, resolver), True
-        made.tuple = [self._node(part, resolver) for part in first]
+        made.first_items = [self._node(part, resolver) for part in first]
         self._further(made, rest, "unevaluatedItems", raw, resolver)
         if "contains" in raw:
             self._node(raw["contains"], resolver)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -167,21 +168,19 @@ def _errors(sides: Sequence[_Side], records: Sequence[Record], table: SchemaTopi
     return found, missing
 
 
+@dataclass(eq=False)
 class _Side:
     """The keys, or the values, of a topic."""
 
-    def __init__(
-        self, topic: str, header: str, what: str, rule: SchemaRule, part: Callable[[Record], bytes | None]
-    ) -> None:
-        self.header = header
-        self.what = what
-        self.rule = rule
-        self.part = part
-        self.place: tuple[int, int] | None = None
-        """What the table had read when `known` was begun."""
-        self.known: dict[bytes, _Schema | None] = {}
-        """By magic byte and id: None if no more is to be checked."""
-        self._topic = topic
+    topic: str
+    header: str
+    what: str
+    rule: SchemaRule
+    part: Callable[[Record], bytes | None]
+    place: tuple[int, int] | None = None
+    """What the table had read when `known` was begun."""
+    known: dict[bytes, _Schema | None] = field(default_factory=dict)
+    """By magic byte and id: None if no more is to be checked."""
 
     def check(self, payload: bytes, header: bytes | None, table: SchemaTopic) -> None:
         """Raises `SchemaError` with what is wrong."""
@@ -190,14 +189,14 @@ class _Side:
         if found.name not in known:
             with table.store() as store:
                 schema = self._look_up(found.name, store)
-            known[found.name] = schema if schema.data is not None else None
-        schema_or_none = known[found.name]
-        if schema_or_none is not None:
-            schema_or_none.check(found, payload, table)
+            known[found.name] = None if schema.references is None else schema
+        left = known[found.name]
+        if left is not None:
+            left.check(found, payload, table)
 
     def _look_up(self, name: bytes, store: SchemaStore) -> _Schema:
         by_topic = self.rule.strategy == "TopicNameStrategy"
-        subject = store.alias_of(f"{self._topic}-{self.what}") if by_topic else ""
+        subject = store.alias_of(f"{self.topic}-{self.what}") if by_topic else ""
         versions = _versions(store, name, context_of(subject))
         if not versions:
             raise _MissingError(f"{describe(name)} is not registered")
@@ -205,7 +204,7 @@ class _Side:
             _check_subject(versions, name, subject)
         version = min(versions, key=lambda one: (one.deleted, one.offset))
         if by_topic and not self.rule.full:
-            return _Schema(version, None, None, False)
+            return _Schema(version)
         references = {
             one.name: other.schema.text for one, other in store.resolve(version.subject, version.schema.references)
         }
@@ -214,31 +213,26 @@ class _Side:
 
     def _naming(self, record_name: str) -> str:
         """Returns the subject of a record."""
-        return record_name if self.rule.strategy == "RecordNameStrategy" else f"{self._topic}-{record_name}"
+        return record_name if self.rule.strategy == "RecordNameStrategy" else f"{self.topic}-{record_name}"
 
 
+@dataclass(eq=False)
 class _Schema:
     """What is left to check of the payloads of one schema. The text is read for the first payload."""
 
-    def __init__(
-        self,
-        version: SchemaVersion,
-        references: dict[str, str] | None,
-        naming: Callable[[str], str] | None,
-        full: bool,
-    ) -> None:
-        self.data = references
-        self._version = version
-        self._naming = naming
-        self._full = full
-        self._lock = threading.Lock()
-        self._format: PayloadFormat | SchemaError | None = None
-        self._named: set[tuple[int, ...]] = set()
-        """The messages whose subject has the schema."""
+    version: SchemaVersion
+    references: dict[str, str] | None = None
+    """None if nothing is left to check."""
+    naming: Callable[[str], str] | None = None
+    full: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _format: PayloadFormat | SchemaError | None = None
+    _named: set[tuple[int, ...]] = field(default_factory=set)
+    """The messages whose subject has the schema."""
 
     def check(self, found: SchemaId, payload: bytes, table: SchemaTopic) -> None:
         start, message = found.at if found.inside else 0, _NO_MESSAGE
-        if self._version.schema.schema_type == PROTOBUF:
+        if self.version.schema.schema_type == PROTOBUF:
             stream = BytesIO(found.source)
             stream.seek(found.at)
             try:
@@ -247,9 +241,9 @@ class _Schema:
                 raise SchemaError(str(error)) from error
             start = stream.tell() if found.inside else 0
         form = self._form()
-        if self._naming is not None and message not in self._named:
+        if self.naming is not None and message not in self._named:
             self._check_name(form, message, found.name, table)
-        if self._full:
+        if self.full:
             form.check(payload, start, message)
 
     def _form(self) -> PayloadFormat:
@@ -261,10 +255,10 @@ class _Schema:
             return self._format
 
     def _parsed(self) -> PayloadFormat | SchemaError:
-        schema = self._version.schema
-        where = f"schema {self._version.schema_id} ({self._version.subject}, version {self._version.version})"
+        schema = self.version.schema
+        where = f"schema {self.version.schema_id} ({self.version.subject}, version {self.version.version})"
         try:
-            return payload_format(schema.schema_type, schema.text, self.data or {})
+            return payload_format(schema.schema_type, schema.text, self.references or {})
         except SchemaError as error:
             return SchemaError(f"{where}: {error}")
         except ImportError as error:
@@ -277,10 +271,10 @@ class _Schema:
 
     def _check_name(self, form: PayloadFormat, message: tuple[int, ...], name: bytes, table: SchemaTopic) -> None:
         record_name = form.name(message)
-        if record_name is None or self._naming is None:
+        if record_name is None or self.naming is None:
             raise SchemaError(f"{describe(name)} is not a named record, as the subject name strategy requires")
         with table.store() as store:
-            subject = store.alias_of(self._naming(record_name))
+            subject = store.alias_of(self.naming(record_name))
             _check_subject(_versions(store, name, context_of(subject)), name, subject)
         self._named.add(message)
 

@@ -23,7 +23,6 @@ from ..model import NAMED, AvroType, describe
 from ..nesting import MAX_NESTING, check_nesting, contains_itself
 from ..resolution import (
     EnumPlan,
-    FieldPlan,
     FromUnion,
     IntoUnion,
     ItemsPlan,
@@ -86,7 +85,7 @@ class _Compiler:
                 part = "items" if plan.writer.kind == "array" else "values"
                 return _converted({"type": plan.writer.kind, part: self.of(plan.items)}, finish)
             case RecordPlan():
-                return self._record(plan, finish, key)
+                return self._stored.once((id(plan), key), lambda name: self._record(plan, finish, name))
             case FromUnion():
                 return [self.of(branch) for branch in plan.branches]
             case IntoUnion():
@@ -122,10 +121,7 @@ class _Compiler:
 
         return _converted(made, _then(convert, finish))
 
-    def _record(self, plan: RecordPlan, finish: Convert | None, key: str) -> Any:
-        return self._stored.once((id(plan), key), lambda name: self._record_definition(plan, finish, name))
-
-    def _record_definition(self, plan: RecordPlan, finish: Convert | None, name: str) -> Any:
+    def _record(self, plan: RecordPlan, finish: Convert | None, name: str) -> Any:
         plans = {one.source: one.plan for one in plan.fields if one.source is not None}
         fields = []
         for index, field in enumerate(plan.writer.fields):
@@ -141,7 +137,9 @@ class _Compiler:
         if [(one.source, one.field.name) for one in plan.fields] == list(enumerate(written)):
             return None
         steps = [
-            (one.field.name, None if one.source is None else written[one.source], self._default(one))
+            (one.field.name, None, self._constant(one.field.type, one.default))
+            if one.source is None
+            else (one.field.name, written[one.source], None)
             for one in plan.fields
         ]
         shared = [name for name, _, constant in steps if isinstance(constant, dict | list)]
@@ -153,9 +151,6 @@ class _Compiler:
             return made
 
         return convert
-
-    def _default(self, one: FieldPlan) -> Any:
-        return None if one.source is not None else self._constant(one.field.type, one.default)
 
     def _constant(self, avro: AvroType, stored: Any) -> Any:
         """Returns a reader's value of what `default_value` returned."""

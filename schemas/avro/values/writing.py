@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -28,19 +29,17 @@ def value_writer(avro: AvroType) -> Encode:
     return _Compiler().of(avro, "")
 
 
+@dataclass(eq=False, slots=True)
 class _Field:
     """A field of a record. `present` and `absent` are the branches of an optional field's value, encoded; `default` is
     an encoded default."""
 
-    __slots__ = ("absent", "default", "encode", "name", "present", "union")
-
-    def __init__(self, name: str, encode: Encode) -> None:
-        self.name = name
-        self.encode = encode
-        self.present: bytes | None = None
-        self.absent = b""
-        self.union: Encode | None = None
-        self.default: bytes | None = None
+    name: str
+    encode: Encode
+    present: bytes | None = None
+    absent: bytes = b""
+    union: Encode | None = None
+    default: bytes | None = None
 
 
 class _Compiler:
@@ -74,8 +73,8 @@ class _Compiler:
         avro = field.type
         if avro.kind == "union" and len(avro.branches) == 2 and len(avro.values) == 1 and avro.optional:
             index = 0 if avro.branches[1].kind == "null" else 1
-            made = _Field(field.name, self.of(avro.branches[index], at))
-            made.present, made.absent, made.union = varint(index), varint(1 - index), self.of(avro, at)
+            encode = self.of(avro.branches[index], at)
+            made = _Field(field.name, encode, varint(index), varint(1 - index), self.of(avro, at))
         else:
             made = _Field(field.name, self.of(avro, at))
         if field.default is not MISSING:
