@@ -30,8 +30,8 @@ from klamm.hadoop.load.rows import RowFormat, RowMaker
 from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.spark.arrow import spark_batches
 from klamm.plugins.demo.flights import load_flights
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.writer import ColumnWriter
 from klammbench.stored_answers import StoredAnswers
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from klamm.core.errors import ConfigError
-from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.avro.parsing import parse_type
 
 from ..publishing.interface import LakeError, LakeReader
 from .generations.generation import Generation, digest, generation_of, generations_of

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.avrotype import AvroType
+from klamm.schemas.avro.model import AvroType
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN: Final = 3

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, SchemaKey
 from klamm.core.plugins import plugin_host
+from klamm.schemas.avro.model import AvroType
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
 from klamm.schemas.registry.registry import Writers
 from klamm.schemas.registry.subject_schemas import describe

@@ -23,9 +23,9 @@ from klamm.core.interfaces.envelope import Envelope, HeaderEnvelope, RegisteredS
 from klamm.core.interfaces.serde import ArrowSerializer, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.schemas.avro.parsing import parse
+from klamm.schemas.avro.model import AvroType
+from klamm.schemas.avro.parsing import parse, parse_type
 from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
 from klamm.schemas.columns.writer import ColumnWriter
 from klamm.schemas.registry.registry import open_registry

@@ -23,6 +23,8 @@ MAX_TEXT: Final = 256 * 1024
 """Characters of a new schema's text: the coordination takes nodes of 1 MB."""
 MAX_DEPTH: Final = 64
 """Types within each other in a schema: a program that reads or writes values needs several calls for each."""
+MAX_NODES: Final = 20_000
+"""The most types in a schema of columns with its references expanded; doubled references would grow without bound."""
 _ORDERS: Final = ("ascending", "descending", "ignore")
 _MAX_SIZE: Final = 2**31 - 1
 """Bytes of a `fixed`, as in Java's Avro."""
@@ -72,6 +74,28 @@ def _parse(text: str, references: tuple[str, ...]) -> ParsedSchema:
         return ParsedSchema(root, json.dumps(rendered(root)) if references else text)
     except RecursionError as error:
         raise SchemaError("not an Avro schema: it is nested too deeply") from error
+
+
+def parse_type(text: str) -> AvroType:
+    """Returns the type of a schema whose values can be columns. Raises `SchemaError` when it is not an Avro schema,
+    recursive or too large."""
+    root = parse(text).root
+    _check_expanded(root, (), 0)
+    return root
+
+
+def _check_expanded(avro: AvroType, inside: tuple[str, ...], before: int) -> int:
+    """Returns `before` plus the number of types in `avro`, with its references written out."""
+    count = before + 1
+    if count > MAX_NODES:
+        raise SchemaError(f"the schema has more than {MAX_NODES} types once its references are written out")
+    if avro.kind == "record":
+        if avro.name in inside:
+            raise SchemaError(f"the schema's type {avro.name} contains itself; a table's columns cannot")
+        inside = (*inside, avro.name)
+    for part in avro.parts:
+        count = _check_expanded(part, inside, count)
+    return count
 
 
 def _check_depth(avro: AvroType, level: int, heights: dict[int, int], inside: set[int]) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from klamm.core.errors import SchemaError
 
-from .avrotype import MAX_PRECISION, AvroType
+from ..avro.model import AvroType
 
 _PRIMITIVE: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
@@ -31,6 +31,8 @@ _PRIMITIVE: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "enum": pa.string(),
 }
+MAX_PRECISION: Final = 38
+"""Digits of Arrow's decimal128, and of Spark's."""
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
 _LOGICAL: Final[dict[str, pa.DataType]] = {

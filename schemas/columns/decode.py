@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
-from ..avro.parsing import rendered
+from ..avro.model import AvroType
+from ..avro.parsing import parse_type, rendered
 from ..avro.resolution import resolve
 from . import native
 from .apply import apply, never
 from .arrowtype import arrow_type, stored_type
-from .avrotype import AvroType, parse_type
 from .stored import stored_reader
 
 Read = Callable[[pa.Array], pa.Array]

@@ -16,9 +16,9 @@ from klamm.core.errors import SchemaError
 
 from ..avro.defaults import default_value
 from ..avro.logical import DAYS, INSTANTS
+from ..avro.model import MISSING, AvroField, AvroType
 from .apply import default_column, list_offsets, map_entries, repeats
 from .arrowtype import TIMESTAMP, arrow_type, members
-from .avrotype import MISSING, AvroField, AvroType
 
 MICROS: Final = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from klamm.core.errors import SchemaError
 
-from ..avro.model import NAME
+from ..avro.model import NAME, AvroType
 from .apply import map_entries, repeats
-from .avrotype import AvroType
 
 try:
     import pyruhvro

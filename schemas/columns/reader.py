@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
 
+from ..avro.model import AvroType
+from ..avro.parsing import parse_type
 from .arrowtype import arrow_type
-from .avrotype import AvroType, parse_type
 from .decode import PayloadDecoder, without_prefix
 
 Decoded = tuple[pa.Array, SchemaError | None]

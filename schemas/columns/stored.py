@@ -12,9 +12,9 @@ from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
 
+from ..avro.model import AvroType
 from ..avro.values.stored import StoredTypes, symbols
 from .arrowtype import members
-from .avrotype import AvroType
 
 Convert = Callable[[Any], Any]
 _FIELD: Final = "v"

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..avro.model import AvroType
 from ..avro.parsing import rendered
 from . import native
-from .avrotype import AvroType
 from .fit import Misfit, check_zones, fit
 from .pyvalue import python_values
 

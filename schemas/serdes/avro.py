@@ -65,7 +65,7 @@ class AvroSerde(RegistrySerde[AvroOptions]):
         """Returns the serializer for the columns of a table; None if columns cannot have the schema's types. Needs
         pyarrow.
         """
-        from ..columns.avrotype import parse_type
+        from ..avro.parsing import parse_type
         from ..columns.writer import ColumnWriter
 
         registered = self.written_by(topic)
@@ -77,7 +77,7 @@ class AvroSerde(RegistrySerde[AvroOptions]):
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
         """Returns the deserializer to columns; `record.class` is ignored. None also for an envelope in headers, which
         columns do not have. Needs pyarrow."""
-        from ..columns.avrotype import parse_type
+        from ..avro.parsing import parse_type
         from ..columns.reader import ColumnReader
 
         said = self._context.formats(topic)

@@ -153,7 +153,7 @@ class RegistryApi:
     def subjects(self, query: Query) -> Answer:
         which = Which.DELETED if query.flag("deletedOnly") else Which.ALL if query.flag("deleted") else Which.LIVE
         with self._topic.store() as store:
-            return query.page(store.subjects(query.get("subjectPrefix", ALL_CONTEXTS), which))
+            return query.page(store.subjects(query.text("subjectPrefix", ALL_CONTEXTS), which))
 
     def versions(self, subject: str, query: Query) -> Answer:
         which = Which.DELETED if query.flag("deletedOnly") else Which.ALL if query.flag("deleted") else Which.LIVE

@@ -28,12 +28,9 @@ class Query:
     def all(self, name: str) -> list[str]:
         return [value for key, value in self._pairs if key == name]
 
-    def get(self, name: str, default: str) -> str:
+    def text(self, name: str, default: str = "") -> str:
         found = self.all(name)
         return found[-1] if found else default
-
-    def text(self, name: str) -> str:
-        return self.get(name, "")
 
     def flag(self, name: str) -> bool:
         """Returns True for `true` in any case."""

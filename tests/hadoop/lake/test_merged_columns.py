@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 from klamm.core.errors import SchemaError
 from klamm.hadoop.lake.columns import merged
 from klamm.hadoop.lake.lineage import sources
-from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.avro.model import AvroType
+from klamm.schemas.avro.parsing import parse_type
 
 INT, LONG, FLOAT, DOUBLE = IntegerType(), LongType(), FloatType(), DoubleType()
 

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.columns.decode import Decoded, PayloadDecoder
 from klammtest.schemas import avro_bytes
 

@@ -18,9 +18,9 @@ from klamm.core.client.producer.arrow import read_rows
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from klamm.core.interfaces.serde import Serializer
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.avro.values.encoding import varint
 from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.serdes.avro import AvroSerde
 from klammtest.schemas import serde
 

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.avro.values.reading import value_reader
 from klamm.schemas.columns import native
 from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
 from klammtest.schemas import avro_bytes
 

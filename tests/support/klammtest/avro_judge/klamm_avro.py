@@ -17,7 +17,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.load.rows import RowFormat, RowMaker
 from klamm.hadoop.spark.typed import RegisteredSchemas, TypedStructs, ValueReader, spark_type
-from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.avro.parsing import parse_type
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry.registry import SchemaRegistry
 from klamm.schemas.registry.subject_schemas import registered
