@@ -21,7 +21,8 @@ from klamm.schemas.refusals import RefusedError
 from klamm.schemas.service.api import RegistryApi
 from klamm.schemas.service.config import RegistryConfig
 from klamm.schemas.service.query import Query
-from klamm.schemas.store.records import KeyValue, Record, SchemaTombstone, SubjectClearing, encode
+from klamm.schemas.service.topic import Decide, T
+from klamm.schemas.store.records import KeyValue, SchemaTombstone, SubjectClearing, encode
 from klamm.schemas.store.schema_store import SchemaStore, Which
 from klamm.schemas.store.subjects import context_of
 from klammtest.fuzz import fuzzed
@@ -57,16 +58,17 @@ class MemoryTopic:
     def store(self) -> Iterator[SchemaStore]:
         yield self._store
 
-    def write(self, decide: Callable[[SchemaStore], Sequence[Record]], check: Callable[[], None] | None = None) -> None:
+    def write(self, decide: Decide[T], check: Callable[[T], None] | None = None) -> T:
         self.catch_up()
-        records = decide(self._store)
+        records, found = decide(self._store)
         if check is not None:
-            check()
+            check(found)
         if any(isinstance(record, SchemaTombstone | SubjectClearing) for record in records):
             for context, last in self._store.last_ids().items():
                 self._kept[context] = max(last, self._kept.get(context, 0))
         self._log.extend(map(encode, records))
         self.catch_up()
+        return found
 
 
 def state(topic: MemoryTopic) -> Any:
