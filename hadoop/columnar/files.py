@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +49,10 @@ class Window:
     bytes: int
     first: int
     last: int
+
+
+Windows = dict[tuple[int, int], Window]
+"""By partition and window."""
 
 
 @dataclass(slots=True)
@@ -114,16 +118,14 @@ class WriteFiles:
     def _count(self, path: Path) -> Written:
         """Counts the rows of the file on disk. Raises `KlammError` if they are not in order, or occur twice."""
         written = Written(str(path.relative_to(self._folder)), path.stat().st_size)
-        windows: dict[tuple[int, int], Window] = {}
+        windows: Windows = {}
         before = (-1, -1)
         with pq.ParquetFile(path, memory_map=True) as file:
             for batch in file.iter_batches(_COUNT_ROWS, columns=list(_COUNTED), use_threads=False):
                 partitions, offsets = (batch.column(name).to_numpy() for name in _COUNTED[:2])
                 _check_order(path, before, partitions, offsets)
                 before = int(partitions[-1]), int(offsets[-1])
-                for found in _windows(batch, partitions, offsets, self._window_ms):
-                    key = found.partition, found.window
-                    windows[key] = _joined(windows[key], found) if key in windows else found
+                join(windows, _windows(batch, partitions, offsets, self._window_ms))
                 for partition in np.unique(partitions).tolist():
                     add(written.tallies, {partition: OffsetTally.of(offsets[partitions == partition])})
         written.windows = list(windows.values())
@@ -191,12 +193,10 @@ def _starts(partitions: np.ndarray[Any, Any], windows: np.ndarray[Any, Any]) -> 
     return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
-def _joined(one: Window, other: Window) -> Window:
-    return Window(
-        one.partition,
-        one.window,
-        one.count + other.count,
-        one.bytes + other.bytes,
-        min(one.first, other.first),
-        max(one.last, other.last),
-    )
+def join(to: Windows, more: Iterable[Window]) -> None:
+    """Adds the counts of more windows."""
+    for new in more:
+        key = new.partition, new.window
+        old = to.get(key, replace(new, count=0, bytes=0))
+        first, last = min(old.first, new.first), max(old.last, new.last)
+        to[key] = Window(*key, old.count + new.count, old.bytes + new.bytes, first, last)

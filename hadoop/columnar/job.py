@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from ..load.spark_writer import Counts, FileFormat, by_range
 from ..options import ReadOptions
 from ..publishing.interface import LakeError, Publisher
 from .chunks import Chunk, ReadRanges
-from .files import WriteFiles, Written, spark_metadata
+from .files import Windows, WriteFiles, Written, join, spark_metadata
 from .tally import Tallies, add
 
 TASK_OFFSETS: Final = 50_000
@@ -137,21 +137,13 @@ class ColumnarJob:
         if there != {file.name: file.size for file in written}:
             raise LakeError(f"{path} holds other files than those that were written")
         found: Tallies = {}
-        rows: dict[tuple[int, int], dict[str, int]] = {}
+        windows: Windows = {}
         for file in written:
             add(found, file.tallies)
-            for window in file.windows:
-                row = rows.setdefault(
-                    (window.partition, window.window),
-                    {"_partition": window.partition, "window": window.window, "count": 0, "bytes": 0,
-                     "first": window.first, "last": window.last},
-                )  # fmt: skip
-                row["count"] += window.count
-                row["bytes"] += window.bytes
-                row["first"], row["last"] = min(row["first"], window.first), max(row["last"], window.last)
+            join(windows, file.windows)
         if found != read:
             raise LakeError(f"{path} does not hold exactly the rows that were read")
-        counts, first = by_range(rows.values(), ranges, path)
+        counts, first = by_range(map(asdict, windows.values()), ranges, path)
         return Counts(counts, first, [])
 
 

@@ -16,7 +16,7 @@ from klamm.core.client.reader.range_reader import OffsetRange
 
 from ..options import ReadOptions
 from ..spark.ranges import read_range
-from .rows import TIMESTAMP, RowDecoder, RowFormat
+from .rows import TIMESTAMP, RowFormat, RowMaker
 
 RECORDS: Final = (
     pa.field("key", pa.binary()),
@@ -37,10 +37,11 @@ class RangeRows:
         self._format = format_
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decode = RowDecoder(self._format)
+        maker = RowMaker(self._format)
         for batch in numbers:
             for number in batch.column("id").to_pylist():
-                yield from decode(read_records(self._options, self._ranges[number], quarantine=self._format.quarantine))
+                records = read_records(self._options, self._ranges[number], quarantine=self._format.quarantine)
+                yield from map(maker.rows, records)
 
 
 def read_records(options: ReadOptions, range_: OffsetRange, *, quarantine: bool) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ the format's time zone. A record without a value (a tombstone) has nulls for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -99,20 +99,8 @@ class RowFormat:
         return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
 
 
-class RowDecoder:
-    """Makes the lake's rows; the function for `mapInArrow`."""
-
-    def __init__(self, format_: RowFormat) -> None:
-        self._format = format_
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker = RowMaker(self._format)
-        for batch in batches:
-            yield worker.rows(batch)
-
-
 class RowMaker:
-    """The decoders of one task, by schema."""
+    """Makes the lake's rows in one task, which keeps the decoders by schema."""
 
     def __init__(self, format_: RowFormat) -> None:
         self._format = format_

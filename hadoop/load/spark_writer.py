@@ -100,7 +100,7 @@ def count(
         records_aside, first_bad = _set_aside(set_aside)
     millis = sf.unix_millis("_timestamp")
     window = sf.when(millis >= 0, millis - millis % window_ms).otherwise(NO_WINDOW)
-    grouped = rows.groupBy("_partition", window.alias("window")).agg(
+    grouped = rows.groupBy(sf.col("_partition").alias("partition"), window.alias("window")).agg(
         sf.count("*").alias("count"),
         sf.sum("_size").alias("bytes"),
         sf.min("_offset").alias("first"),
@@ -167,12 +167,12 @@ def by_range(
 ) -> tuple[list[RangeCount], dict[int, int]]:
     """Converts grouped rows to counts of the ranges, and returns the first offset of each partition that has any.
 
-    The rows have `_partition`, `window`, `count`, `bytes`, `first` and `last` offset; `offsets` is the number of
+    The rows have `partition`, `window`, `count`, `bytes`, `first` and `last` offset; `offsets` is the number of
     distinct ones, if that is not proven. Raises `LakeError` if a row is outside its range, or occurs twice.
     """
     found: dict[int, list[Mapping[str, int]]] = {}
     for row in windows_found:
-        found.setdefault(row["_partition"], []).append(row)
+        found.setdefault(row["partition"], []).append(row)
     first = {number: min(row["first"] for row in rows) for number, rows in found.items()}
     counts = []
     for r in ranges:

@@ -33,6 +33,7 @@ import numpy as np
 from klamm.core.errors import ConfigError
 from klamm.core.interfaces.audit import NO_WINDOW
 
+from ...columnar.tally import add
 from ...load.audit import LoadAudit, read_audit
 from ...publishing.interface import LakeError, LakeReader, LakeUnavailableError
 from ..contents import END_OFFSET, NONE, FileRows, Longs
@@ -53,7 +54,7 @@ from ..layout import (
 from ..local_time import local_time
 from ..manifest import BatchMark, Manifest, PartitionRange, parse_manifest
 from .findings import Bounds, Finding, LostOffsets, TopicProof, window_text
-from .verify_generation import GenerationCheck, LoadRows
+from .verify_generation import GenerationCheck, LoadRows, row_tallies
 
 _BESIDE_LOADS: Final = frozenset({STAGING, AUDITED, GENERATIONS})
 
@@ -245,7 +246,7 @@ class _Load:
         if manifest is not None:
             self._in_ranges(name, rows, manifest.partitions)
         if not bad:
-            self.rows.sums.add(rows)
+            add(self.rows.tallies, row_tallies(rows))
         held.add(rows, aside=bad)
         return True
 

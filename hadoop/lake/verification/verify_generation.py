@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from ...columnar.tally import OffsetTally, Tallies, add, mixed
 from ..contents import LOAD, NONE, FileRows, Longs
 from ..directories import PublishedDirectory, absent, examples
 from ..files import LakeFiles
@@ -17,31 +17,19 @@ from ..local_time import local_time
 from .findings import Bounds, Finding
 
 
-class RowSums:
-    """By partition: the number of rows, and the sum of a hash of each row's offset, timestamp and size, in any order.
+def row_tallies(rows: FileRows) -> Tallies:
+    """Returns by partition the number of rows, and the sum of a hash of each row's offset, timestamp and size.
 
     A missing, duplicate or different row changes the sum, except in one case of 2^64. Memory does not grow with the
     rows.
     """
-
-    def __init__(self) -> None:
-        self._sums: dict[int, tuple[int, int]] = {}
-
-    def add(self, rows: FileRows) -> None:
-        hashed = _mixed(rows.offset ^ _mixed(rows.timestamp ^ _mixed(rows.size).view(np.int64)).view(np.int64))
-        found, index = np.unique(rows.partition, return_inverse=True)
-        counts = np.bincount(index, minlength=len(found))
-        sums = np.zeros(len(found), np.uint64)
-        np.add.at(sums, index, hashed)
-        for key, count, total in zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True):
-            before = self._sums.get(key, (0, 0))
-            self._sums[key] = before[0] + count, (before[1] + total) % 2**64
-
-    def get(self, partition: int) -> tuple[int, int]:
-        return self._sums.get(partition, (0, 0))
-
-    def partitions(self) -> list[int]:
-        return sorted(self._sums)
+    hashed = mixed(rows.offset ^ mixed(rows.timestamp ^ mixed(rows.size).view(np.int64)).view(np.int64))
+    found, index = np.unique(rows.partition, return_inverse=True)
+    counts = np.bincount(index, minlength=len(found))
+    sums = np.zeros(len(found), np.uint64)
+    np.add.at(sums, index, hashed)
+    parts = zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True)
+    return {partition: OffsetTally(count, total) for partition, count, total in parts}
 
 
 def _local(rows: FileRows, zones: Mapping[int, str]) -> Longs:
@@ -53,21 +41,13 @@ def _local(rows: FileRows, zones: Mapping[int, str]) -> Longs:
     return shown
 
 
-def _mixed(values: Longs) -> npt.NDArray[np.uint64]:
-    """Spreads each number over 64 bits (the finaliser of splitmix64)."""
-    x = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 @dataclass
 class LoadRows:
     """The rows of a load's files for readers, by partition. `sound`: the load has no finding; `digest` is that of its
     manifest, None if that cannot be read.
     """
 
-    sums: RowSums = field(default_factory=RowSums)
+    tallies: Tallies = field(default_factory=dict)
     sound: bool = False
     digest: str | None = None
 
@@ -96,7 +76,7 @@ class GenerationCheck:
         data = self._directory.data_files(())
         generation = self._manifest()
         self._directory.check_owner(None if generation is None else generation.job_id)
-        rows: dict[int, RowSums] = {}
+        rows: dict[int, Tallies] = {}
         whole = True
         for name in data:
             whole &= self._read(name, rows, generation)
@@ -118,8 +98,8 @@ class GenerationCheck:
             self._find("history", f"{GENERATION} is of generation {generation.generation} of {generation.topic}")
         return generation
 
-    def _read(self, name: str, sums: dict[int, RowSums], generation: Generation | None) -> bool:
-        """Reads a file into `sums`; returns True if it could be read."""
+    def _read(self, name: str, tallies: dict[int, Tallies], generation: Generation | None) -> bool:
+        """Reads a file into `tallies`, by load; returns True if it could be read."""
         zones = {merged.load: merged.timezone for merged in (generation.loads if generation else ())}
         rows = self._directory.rows(name, LOAD, lambda rows: _local(rows, zones))
         if rows is None:
@@ -130,8 +110,7 @@ class GenerationCheck:
             self._find("rows", f"{name}: {int(unknown.sum())} rows have no load or no partition: {named}")
             rows = rows.where(~unknown)
         for load in np.unique(rows.load).tolist():
-            mine = rows.where(rows.load == load)
-            sums.setdefault(load, RowSums()).add(mine)
+            add(tallies.setdefault(load, {}), row_tallies(rows.where(rows.load == load)))
         return True
 
     def _same_files(self, generation: Generation, data: Mapping[str, int]) -> bool:
@@ -160,31 +139,30 @@ class GenerationCheck:
             elif load.digest is not None and load.digest != merged.digest:
                 self._find("history", f"it was made from another load {merged.load} than the present one")
 
-    def _same_rows(self, generation: Generation, rows: Mapping[int, RowSums]) -> None:
+    def _same_rows(self, generation: Generation, rows: Mapping[int, Tallies]) -> None:
         total = sum(count for merged in generation.loads for count in merged.rows.values())
         if total != generation.rows:
             self._find("counts", f"{GENERATION} says {generation.rows} rows, and {total} by load")
         for number in sorted(rows.keys() - {merged.load for merged in generation.loads}):
-            count = sum(rows[number].get(partition)[0] for partition in rows[number].partitions())
+            count = sum(tally.count for tally in rows[number].values())
             self._find("rows", f"{count} rows are of load {number}, which is not one of its loads")
         for merged in generation.loads:
-            for text in self._differences(merged, rows.get(merged.load, RowSums())):
+            for text in self._differences(merged, rows.get(merged.load, {})):
                 self._find("rows", text)
 
-    def _differences(self, merged: MergedLoad, sums: RowSums) -> Iterator[str]:
+    def _differences(self, merged: MergedLoad, tallies: Tallies) -> Iterator[str]:
         """Yields differences of a damaged load from the manifest only."""
         load = self._loads.get(merged.load)
         sound = load is not None and load.sound and load.digest == merged.digest
-        theirs = load.sums if load is not None and sound else RowSums()
-        for partition in sorted({*sums.partitions(), *merged.rows, *theirs.partitions()}):
-            here, total = sums.get(partition)
-            said = merged.rows.get(partition, 0)
+        theirs = load.tallies if load is not None and sound else {}
+        for partition in sorted({*tallies, *merged.rows, *theirs}):
+            mine, loaded = (found.get(partition, OffsetTally()) for found in (tallies, theirs))
+            here, said = mine.count, merged.rows.get(partition, 0)
             if here != said:
                 yield f"{here} rows of load {merged.load}, partition {partition}, {GENERATION} says {said}"
-            elif sound and (here, total) != theirs.get(partition):
-                there = theirs.get(partition)[0]
+            elif sound and mine != loaded:
                 yield (
-                    f"{here} rows of load {merged.load}, partition {partition}, the load has {there}"
-                    if here != there
+                    f"{here} rows of load {merged.load}, partition {partition}, the load has {loaded.count}"
+                    if here != loaded.count
                     else f"the {here} rows of load {merged.load}, partition {partition} differ from those of the load"
                 )

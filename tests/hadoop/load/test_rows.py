@@ -12,7 +12,7 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.hadoop.load.rows import RowDecoder, RowFormat
+from klamm.hadoop.load.rows import RowFormat, RowMaker
 
 AUTUMN = datetime(2024, 10, 27, tzinfo=UTC)
 HOUR_US = 3_600_000_000
@@ -36,7 +36,7 @@ def records(instants_us: list[int | None], values: list[bytes | None] | None = N
 
 def directories(format_: RowFormat, instants_us: list[int | None]) -> list[tuple[str | None, ...]]:
     batch = pa.RecordBatch.from_pydict(records(instants_us))
-    (made,) = RowDecoder(format_)(iter([batch]))
+    made = RowMaker(format_).rows(batch)
     columns = [made.column(name).to_pylist() for name in format_.partition_by]
     return list(zip(*columns, strict=True))
 
@@ -90,7 +90,7 @@ def test_in_quarantine_each_bad_row_has_its_reason_and_its_bytes(unopened: tuple
     columns = records([HOUR_US] * 4, values)
     columns["error"] = pa.array(["no batch" if row in unopened else None for row in range(4)], pa.string())
     columns["endOffset"] = pa.array([row + 5 if row in unopened else None for row in range(4)], pa.int64())
-    (made,) = RowDecoder(format_)(iter([pa.RecordBatch.from_pydict(columns)]))
+    made = RowMaker(format_).rows(pa.RecordBatch.from_pydict(columns))
     errors, kept = made.column("_error").to_pylist(), made.column("_value").to_pylist()
     assert [row for row, error in enumerate(errors) if error is not None] == sorted({*unopened, 2})
     assert errors[2] == "no schema is registered as id 7"

@@ -29,6 +29,7 @@ from pyspark.sql import functions as sf
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
+from klamm.hadoop.columnar.tally import OffsetTally
 from klamm.hadoop.lake.contents import FileRows
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.generations import compact
@@ -39,7 +40,7 @@ from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.listing import loads_of
 from klamm.hadoop.lake.verification.findings import TopicProof
 from klamm.hadoop.lake.verification.verify import verify_topic
-from klamm.hadoop.lake.verification.verify_generation import RowSums
+from klamm.hadoop.lake.verification.verify_generation import row_tallies
 from klamm.hadoop.load.spark_writer import FileFormat, write_clustered
 from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.interface import LakeError, Publisher
@@ -595,11 +596,8 @@ def columns(*rows: tuple[int, int, int]) -> FileRows:
     return FileRows(rest, offset, timestamp, size, rest, rest)
 
 
-def sums(*parts: FileRows) -> tuple[int, int]:
-    made = RowSums()
-    for part in parts:
-        made.add(part)
-    return made.get(0)
+def sums(*parts: FileRows) -> OffsetTally:
+    return sum((row_tallies(part)[0] for part in parts), OffsetTally())
 
 
 def test_sums_of_rows_tell_them_apart_in_any_order() -> None:

@@ -151,7 +151,7 @@ def _grouped(table: pa.Table, window_ms: int) -> list[dict[str, int]]:
         groups.setdefault((partition, window), []).append((offset, size))
     return [
         {
-            "_partition": partition,
+            "partition": partition,
             "window": window,
             "count": len(held),
             "bytes": sum(size for _, size in held),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -23,7 +23,7 @@ from klamm.hadoop.lake.generations.compact import CompactJob, CompactSpec
 from klamm.hadoop.lake.manifest import BatchMark
 from klamm.hadoop.load.job import LoadJob, LoadSpec, LogEnds
 from klamm.hadoop.load.planning.plan import Densities
-from klamm.hadoop.load.rows import TIMESTAMP, RowDecoder, RowFormat
+from klamm.hadoop.load.rows import TIMESTAMP, RowFormat, RowMaker
 from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.local import LocalPublisher
 
@@ -145,7 +145,11 @@ class MemoryTopics:
     def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
         columns = ["key", "value", "partition", "offset", "timestamp"]
         wanted = self.read(session, ranges).select(*columns, *(["error", "endOffset"] if format_.quarantine else []))
-        return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
+
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from map(RowMaker(format_).rows, batches)
+
+        return wanted.mapInArrow(made, from_arrow_schema(format_.schema()))
 
     def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
         """Reads the columns of the `klamm` source."""
