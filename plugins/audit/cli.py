@@ -29,6 +29,7 @@ from .query import (
     AuditQuery,
     AuditQueryRunner,
     absent_topics,
+    ask_until_complete,
     audit_config,
     check_topics,
     retire,
@@ -37,7 +38,6 @@ from .query import (
 )
 from .windows import Span, parse_span
 
-WAIT_STEP_S = 0.5
 DEFAULT_TIMEOUT = "1h"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False)
@@ -130,7 +130,7 @@ def audit_command(
     query = AuditQuery(tuple(topic or ()), selected, expected, *parse_span(since, until, "--"))
     settings, audit = _configured(config)
     with open_client(settings, "audit") as client:
-        answer = _ask_until(client, audit, query, wait)
+        answer = ask_until_complete(client, audit, query, wait)
         absent = [] if query.topics else absent_topics(audit, {*client.metadata().topics, *answer.counted})
     if json_:
         report = as_json(answer.audits, by or Span.WINDOW, answer.unreadable)
@@ -193,10 +193,7 @@ def retire_command(
     An event in the audit topic records who ended it, and why. If it counts again, it is compared from then on.
     """
     who, why = _text("--who", who), _text("--why", why)
-    try:
-        key = TierKey(*expected_tier(tier))
-    except ValueError as error:
-        raise ConfigError(f"TIER: {error}") from error
+    key = _expected(tier, "TIER")
     if lake and key.tier != HADOOP:
         raise ConfigError(f"--lake: expected a tier hadoop/SINK with it, got {tier!r}")
     settings, audit = _configured(config)
@@ -306,17 +303,6 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], began_
         say(wait_complete(ask, gate, timeout_s, began_s=began_s))
 
 
-def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, timeout_s: float) -> Answer:
-    runner = AuditQueryRunner(client, config)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = runner.ask(query)
-        check_topics(client, query, answer)
-        if answer.complete or time.monotonic() >= deadline:
-            return answer
-        time.sleep(WAIT_STEP_S)
-
-
 def _known(text: str) -> str:
     if text.partition("/")[0] not in TIERS:
         known = "producer, broker, mirror, consumer, consumer/GROUP, hadoop or hadoop/SINK"
@@ -324,8 +310,8 @@ def _known(text: str) -> str:
     return text
 
 
-def _expected(text: str) -> TierKey:
+def _expected(text: str, option: str = "--expect") -> TierKey:
     try:
         return TierKey(*expected_tier(text))
     except ValueError as error:
-        raise ConfigError(f"--expect: {error}") from error
+        raise ConfigError(f"{option}: {error}") from error

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -124,7 +124,7 @@ class AuditEvent:
 
     def _as_avro(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _SAME_NAMES},
+            **{field.name: getattr(self, field.name) for field in fields(self)},  # most have the schema's names
             "from": self.from_offset,
             "to": self.to_offset,
             "windows": [dict(zip(_WINDOW_FIELDS, window, strict=True)) for window in self.windows],
@@ -166,11 +166,6 @@ class EventSource:
 
 
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
-_SAME_NAMES = (
-    "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "reset", "lossy",
-    "final", "quiet", "epoch", "origin", "cut", "note", "lake", "directory", "replaces", "load", "job", "interval_ms",
-    "sequence",
-)  # fmt: skip
 
 
 def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,9 @@ from klamm.errors import UnknownTopicError
 from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
 from .comparison import rules
-from .comparison.compare import Cell, State, TopicAudit, WindowAudit
+from .comparison.compare import TopicAudit
 from .comparison.mirrors import losses
-from .comparison.tiers import Problem, TierKey
+from .comparison.tiers import Cell, Problem, State, TierKey, WindowAudit
 from .event import BROKER, MIRROR, PRODUCER
 from .query import Answer
 from .windows import iso
@@ -178,7 +178,7 @@ def _closed(answer: Answer, gate: Gate) -> str | None:
 def _summary(answer: Answer, gate: Gate) -> str:
     [audit] = answer.audits
     tiers, windows = gate.chosen(audit), gate.windows(audit)
-    counts = ", ".join(f"{tier} {count:,}" for tier, count in _counts(tiers, windows))
+    counts = ", ".join(f"{tier} {sum(window.cells[tier].records for window in windows):,}" for tier in tiers)
     least = "" if gate.threshold >= 1 else f" (each window at least {gate.threshold:g})"
     out = audit.left_out_ms
     left = "" if out is None or out <= gate.since_ms else f" and not before {iso(out)} (audit.retention.ms)"
@@ -186,8 +186,3 @@ def _summary(answer: Answer, gate: Gate) -> str:
         f"topic {gate.topic} is complete before {iso(gate.until_ms)}{left}{least}: {len(windows)} windows; records: "
         f"{counts}"
     )
-
-
-def _counts(tiers: Collection[TierKey], windows: Collection[WindowAudit]) -> Iterator[tuple[TierKey, int]]:
-    for tier in tiers:
-        yield tier, sum(window.cells[tier].records for window in windows)

@@ -20,12 +20,13 @@ from .comparison.mirrors import at_source
 from .comparison.tiers import LogEnd, Place, TierKey
 from .config import AuditConfig, expected_tier
 from .counting.ranges import KlammRangeAudit
-from .event import BROKER, CONSUMER, HADOOP, MIRROR, SETTLEMENT, AuditEvent, EventWindow
+from .event import BROKER, CONSUMER, HADOOP, MIRROR, SETTLEMENT, AuditEvent, EventSource, EventWindow
 from .reader import AuditReader, read_log_ends, with_counted, with_kept
 from .windows import clock_ms
 
 REACH_S: Final = 1.0
 LOOK_S: Final = 0.1
+STEP_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,19 @@ def ask(client: ClusterClient, config: AuditConfig, query: AuditQuery, reader: A
     return AuditQueryRunner(client, config, reader).ask(query)
 
 
+def ask_until_complete(client: ClusterClient, config: AuditConfig, query: AuditQuery, timeout_s: float) -> Answer:
+    """Repeats a query until everything is complete, or `timeout_s` have passed; returns the last answer. Raises
+    `UnknownTopicError` as `check_topics` does."""
+    runner = AuditQueryRunner(client, config)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = runner.ask(query)
+        check_topics(client, query, answer)
+        if answer.complete or time.monotonic() >= deadline:
+            return answer
+        time.sleep(STEP_S)
+
+
 def check_topics(client: ClusterClient, query: AuditQuery, answer: Answer) -> None:
     """Raises `UnknownTopicError` for a topic of the query that is neither in the cluster nor counted; a deleted
     topic still has counts."""
@@ -192,20 +206,8 @@ def settle(client: ClusterClient, config: AuditConfig, query: AuditQuery, who: s
     windows = (
         EventWindow(start, records, 0, expected, source=tier) for (tier, start), (records, expected) in counts.items()
     )
-    event = AuditEvent(
-        tier=SETTLEMENT,
-        owner=who,
-        host=socket.gethostname(),
-        application="klamm audit settle",
-        topic=topic,
-        partition=None,
-        from_offset=now,
-        to_offset=now + 1,
-        window_ms=audit.window_ms,
-        windows=tuple(windows),
-        time_ms=now,
-        note=why,
-    )
+    identity = AuditIdentity(SETTLEMENT, who, socket.gethostname(), "klamm audit settle")
+    event = EventSource(identity, audit.window_ms, lambda: now).event((topic, None), (now, now + 1), windows, note=why)
     EventPublisher(client, config.topic, clock_ms)(*event.encode()).result()
     return len(counts), len({start for _, start in counts})
 

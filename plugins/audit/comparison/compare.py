@@ -38,20 +38,6 @@ from .tiers import (
     wide,
 )
 
-__all__ = [
-    "Cell",
-    "ClockOff",
-    "Horizon",
-    "Settlement",
-    "State",
-    "TopicAudit",
-    "WindowAudit",
-    "compare",
-    "lowest",
-    "settlement_counts",
-    "tier_counts",
-]
-
 DELIVERY_MS: Final = 180_000
 """The most ms between making an event and storing it: a producer's `delivery.timeout.ms` is two minutes."""
 

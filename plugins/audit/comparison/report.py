@@ -14,9 +14,9 @@ from klamm.core.escaping import escaped
 
 from ..event import BROKER, PRODUCER
 from ..windows import Span, iso
-from .compare import Cell, State, TopicAudit, WindowAudit, lowest
+from .compare import TopicAudit, lowest
 from .mirrors import losses
-from .tiers import LogEnd, Place, Problem, TierKey
+from .tiers import Cell, LogEnd, Place, Problem, State, TierKey, WindowAudit
 
 _STYLES = {
     State.COMPLETE: "green",
@@ -222,7 +222,10 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "watermark_ms": audit.watermark_ms,
         "live_producers": list(audit.live_producers),
         "topic_ids": list(audit.topic_ids),
-        "latency_s": {str(tier): _latency_json(audit, tier) for tier in audit.tiers},
+        "latency_s": {
+            str(tier): {name: audit.latency(tier, quantile) for name, quantile in QUANTILES.items()}
+            for tier in audit.tiers
+        },
         "problems": list(map(_problem_json, audit.problems)),
         "losses": list(losses(audit)),
         "clocks": [{**clock._asdict(), "text": clock.text} for clock in audit.clocks],
@@ -244,11 +247,6 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
             for row in rows(audit, span)
         ],
     }
-
-
-def _latency_json(audit: TopicAudit, tier: TierKey) -> dict[str, Any]:
-    """Returns [least, most] of each quantile, or null."""
-    return {name: audit.latency(tier, quantile) for name, quantile in QUANTILES.items()}
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:

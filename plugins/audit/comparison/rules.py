@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice, pairwise
 from typing import NamedTuple
 
@@ -648,6 +648,7 @@ def is_cut(log: LogEnd, tiles: Sequence[AuditEvent]) -> bool:
     return 0 <= log.kept < max((event.to_offset for event in tiles if event.epoch == newest), default=0)
 
 
+@dataclass(eq=False)
 class Problems:
     """R14 to R18: finds the problems of one topic's tiers.
 
@@ -655,29 +656,21 @@ class Problems:
     event of the audit topic was deleted.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        found: dict[TierKey, TierCounts],
-        window_ms: int,
-        now_ms: int,
-        lateness_ms: int,
-        ids: Mapping[str, int],
-        *,
-        retained: bool = True,
-    ) -> None:
-        self._topic = topic
-        self._ids = ids
-        self._found = found
-        self._window_ms = window_ms
-        self._now_ms = now_ms
-        self._lateness_ms = lateness_ms
-        self._retained = retained
-        self._known = {s for counts in found.values() for s in (*counts.windows, *counts.told, *counts.lost)}
-        self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
+    topic: str
+    found: dict[TierKey, TierCounts]
+    window_ms: int
+    now_ms: int
+    lateness_ms: int
+    ids: Mapping[str, int]
+    retained: bool = True
+
+    def __post_init__(self) -> None:
+        self._known = {s for counts in self.found.values() for s in (*counts.windows, *counts.told, *counts.lost)}
+        self._broker = next((counts for tier, counts in self.found.items() if tier.tier == BROKER), None)
+        self._producers = self.found.get(PRODUCERS, TierCounts(PRODUCERS))
 
     def find(self, logs: Mapping[Place, LogEnd]) -> None:
-        for counts in self._found.values():
+        for counts in self.found.values():
             for place, tiles in counts.tiles.items():
                 counts.problems += self._tiling(counts, place, tiles)
             for place, cuts in counts.cuts.items():
@@ -686,15 +679,13 @@ class Problems:
             for place, spans in counts.set_back.items():
                 for span in spans:
                     counts.problems += self._given_again(counts, place, span)
-            if counts.tier.tier == CONSUMER and not (self._retained or counts.restarted):
+            if counts.tier.tier == CONSUMER and not (self.retained or counts.restarted):
                 counts.problems += self._begun_before(counts)
         if self._broker is not None:
             self._broker.problems += self._behind(self._broker, logs)
-            present = set() if TierKey(MIRROR) in self._found else {place.topic_id for place in logs}
+            present = set() if TierKey(MIRROR) in self.found else {place.topic_id for place in logs}
             self._broker.problems += self._deleted(self._broker, present)
-        producers = self._found.get(PRODUCERS)
-        if producers is None:
-            return
+        producers = self._producers
         for life in producers.lives:
             producers.problems += self._holes(life)
             producers.problems += self._killed(life)
@@ -747,7 +738,7 @@ class Problems:
     def _begun_before(self, counts: TierCounts) -> Iterator[Problem]:
         """R22: finds topic ids that were replaced before the first event of a group that is left. Nothing shows whether
         it began there, and what it has not read of them is lost to it."""
-        former = former_ids(counts, [*self._ids])
+        former = former_ids(counts, [*self.ids])
         held = {} if self._broker is None else self._broker.by_place
         windows = frozenset(start for place, of in held.items() if place.topic_id in former for start in of)
         text = "the topic was created again before the group's first event that is left; it may have started before"
@@ -765,41 +756,35 @@ class Problems:
             counted = f"counted up to offset {tiles[-1].to_offset}" if tiles else "not counted yet"
             end = "no broker says where its log ends" if log.end < 0 else f"its log ends at {log.end}"
             end = f"its log was cut at {log.kept}" if cut else end
-            touched = frozenset(s for s in self._known if s == NO_WINDOW or s + self._window_ms > since_ms)
+            touched = frozenset(s for s in self._known if s == NO_WINDOW or s + self.window_ms > since_ms)
             if cut:
                 touched = touched.union(*(self._of(event) for event in tiles if event.to_offset > log.kept))
             windows = None if since_ms == -math.inf else touched
             text = f"partition {place.partition}: {counted}, and {end}"
-            yield Problem(Kind.BEHIND, self._topic, broker.tier, text, windows, since_ms)
+            yield Problem(Kind.BEHIND, self.topic, broker.tier, text, windows, since_ms)
 
     def _deleted(self, broker: TierCounts, present: Collection[str]) -> Iterator[Problem]:
         """R16: finds topic ids that were replaced, or deleted: their last records may have been deleted before the
         broker tier counted them, so that what it lacks there is not proved to be missing.
         """
-        lacking = self._lacking(broker)
-        producers = self._found.get(PRODUCERS)
-        off = [0, *(life.ahead_ms for life in producers.lives)] if producers is not None else [0]
-        for topic_id, following in pairwise([*self._ids, None]):
+        told, stored = self._producers.sources, broker.sources
+        lacking = {start for start, of in told.items() if _by_source(stored.get(start, {}), of).short}
+        off = [0, *(life.ahead_ms for life in self._producers.lives)]
+        for topic_id, following in pairwise([*self.ids, None]):
             if topic_id is None or (following is None and (not present or topic_id in present)):
                 continue
-            high = math.inf if following is None else self._ids[following] + self._lateness_ms + max(off)
+            high = math.inf if following is None else self.ids[following] + self.lateness_ms + max(off)
             of_id = [tiles for place, tiles in broker.tiles.items() if place.topic_id == topic_id]
             low = min(map(self._since, of_id), default=-math.inf) - max(off) + min(off)
-            windows = {s for s in lacking if s == NO_WINDOW or low - self._window_ms < s <= high}
+            windows = {s for s in lacking if s == NO_WINDOW or low - self.window_ms < s <= high}
             text = f"the topic with id {topic_id} was deleted, perhaps before its last records were counted"
             yield from self._problem(Kind.LOSSY, broker.tier, text, frozenset(windows))
-
-    def _lacking(self, broker: TierCounts) -> set[int]:
-        """Returns the windows in which the broker tier lacks records that producers reported."""
-        producers = self._found.get(PRODUCERS)
-        told = {} if producers is None else producers.sources
-        return {start for start, of in told.items() if _by_source(broker.sources.get(start, {}), of).short}
 
     def _since(self, tiles: Sequence[AuditEvent]) -> float:
         """R17: the earliest time that a record after these ranges may have: as far before the newest one counted as the
         allowed lateness of both permits, or as the partition was out of order before. A time after its own event is a
         sender's mistake."""
-        newest, disorder = -math.inf, 2 * self._lateness_ms
+        newest, disorder = -math.inf, 2 * self.lateness_ms
         for event in tiles:
             starts = [window.start_ms for window in event.windows if window.start_ms != NO_WINDOW]
             if starts:
@@ -809,10 +794,10 @@ class Problems:
 
     def _problem(self, kind: Kind, tier: TierKey, text: str, windows: frozenset[int] | None) -> Iterator[Problem]:
         if windows is None or windows:
-            yield Problem(kind, self._topic, tier, text, windows)
+            yield Problem(kind, self.topic, tier, text, windows)
 
     def _of(self, event: AuditEvent) -> frozenset[int]:
-        return frozenset(wide(window.start_ms, self._window_ms) for window in event.windows)
+        return frozenset(wide(window.start_ms, self.window_ms) for window in event.windows)
 
     def _touched(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
         """Returns the windows in which records of these offsets can lie; None if unknown.
@@ -824,7 +809,7 @@ class Problems:
         if counts is not self._broker:
             if self._broker is None or place not in self._broker.tiles:
                 return None
-            if not self._retained:  # R22: what the broker tier counted before is left out
+            if not self.retained:  # R22: what the broker tier counted before is left out
                 span = max(span[0], self._broker.tiles[place][0].from_offset), span[1]
             windows, holes = self._counted(self._broker, place, span)
             inside = [self._touched(self._broker, place, hole) or frozenset() for hole in holes]
@@ -833,18 +818,16 @@ class Problems:
         before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
         after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
         sides = [side for side in (before, after) if side is not None]
-        spread = self._lateness_ms + self._clocks_apart_ms()
+        spread = self.lateness_ms + self._clocks_apart_ms()
         low = -math.inf if before is None else min(map(min, sides)) - spread
-        high = math.inf if after is None else max(map(max, sides)) + spread + self._window_ms - 1
+        high = math.inf if after is None else max(map(max, sides)) + spread + self.window_ms - 1
         near = {start for start in self._known if low <= start <= high or start == NO_WINDOW}
-        others = [self._counted(other, place, span) for other in self._found.values() if other is not counts]
+        others = [self._counted(other, place, span) for other in self.found.values() if other is not counts]
         return frozenset(near).union(*(windows for windows, holes in others if not holes))
 
     def _clocks_apart_ms(self) -> int:
         """Returns how far the clocks of producers are apart, of those that are off by more than the lateness."""
-        producers = self._found.get(PRODUCERS)
-        ahead = [life.ahead_ms for life in producers.lives] if producers is not None else []
-        off = [0, *(ms for ms in ahead if abs(ms) > self._lateness_ms)]
+        off = [0, *(each.ahead_ms for each in self._producers.lives if abs(each.ahead_ms) > self.lateness_ms)]
         return max(off) - min(off)
 
     def _counted(
@@ -869,7 +852,7 @@ class Problems:
         deleted, from its first one left (R22).
         """
         numbers = [event.from_offset for event in life.events]
-        least = 0 if self._retained else numbers[0]
+        least = 0 if self.retained else numbers[0]
         told = numbers[-1] + 1 - least
         if len(numbers) == told:
             if least:
@@ -899,25 +882,25 @@ class Problems:
         last = life.last
         windows = self._surplus(life)
         if not last.quiet:
-            windows |= self._open(life) or {wide(last.seen_ms, self._window_ms)}
+            windows |= self._open(life) or {wide(last.seen_ms, self.window_ms)}
         text = (
             f"producer {life.owner} (application {last.application} on {last.host}) was killed or cut off: silent for "
-            f"{(self._now_ms - last.seen_ms) // 1000} s, without its last counts"
+            f"{(self.now_ms - last.seen_ms) // 1000} s, without its last counts"
         )
         yield from self._problem(Kind.KILLED, PRODUCERS, text, frozenset(windows))
 
     def _open(self, life: ProducerLife) -> set[int]:
         """Returns the windows in which a producer may have counted after its last event, also by its own clock, if that
         is off by more than the lateness."""
-        last, late = life.last, self._lateness_ms
+        last, late = life.last, self.lateness_ms
         ahead_ms = life.ahead_ms if abs(life.ahead_ms) > late else 0
         since_ms = last.seen_ms + min(ahead_ms, 0)
         until_ms = last.seen_ms + PATIENCE * last.interval_ms + max(ahead_ms, 0)
-        return self._windows_between(since_ms, until_ms) | life.windows_since(last.seen_ms - late, self._window_ms)
+        return self._windows_between(since_ms, until_ms) | life.windows_since(last.seen_ms - late, self.window_ms)
 
     def _windows_between(self, since_ms: int | None, until_ms: int) -> set[int]:
         """Returns the windows in which a record sent in that time may lie, by the allowed lateness."""
-        late, length = self._lateness_ms, self._window_ms
+        late, length = self.lateness_ms, self.window_ms
         return {
             start
             for start in self._known
@@ -929,10 +912,9 @@ class Problems:
         """Returns the windows in which the log holds more of a producer's records than it reported."""
         if self._broker is None:
             return set()
-        producers = self._found[PRODUCERS].sources
         more = set()
         for start, stored in self._broker.sources.items():
-            told = producers.get(start, {})
+            told = self._producers.sources.get(start, {})
             if UNATTRIBUTED in stored:
                 if _by_source(stored, told).over:
                     more.add(start)
@@ -946,7 +928,7 @@ class Problems:
         if self._broker is None:
             return
         windows: dict[str, set[int]] = {}
-        mirrors = (counts.lost for counts in self._found.values())
+        mirrors = (counts.lost for counts in self.found.values())
         for start, sources in chain(self._broker.told.items(), *(lost.items() for lost in mirrors)):
             for source in {*sources} - {FOREIGN, UNATTRIBUTED, *owners}:
                 windows.setdefault(source, set()).add(start)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..comparison.compare import State, TopicAudit
+from ..comparison.compare import TopicAudit
 from ..comparison.report import Row
-from ..comparison.tiers import TierKey
+from ..comparison.tiers import State, TierKey
 from .axis import LEFT, WIDTH, Label, below, nice, px, ticks
 
 HEIGHT: Final = 280
@@ -59,12 +59,7 @@ class Chart:
 
 def missing_records(row: Row, tier: TierKey) -> int:
     """Returns the number of expected records that the tier has not counted."""
-    cells = row.cells(tier)
-    return sum(
-        round(cell.expected * (1 - cell.ratio))
-        for cell in cells
-        if cell.state is State.MISSING and cell.ratio is not None
-    )
+    return sum(cell.short for cell in row.cells(tier) if cell.state is State.MISSING)
 
 
 def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
@@ -111,7 +106,8 @@ def _chart(
     marks: tuple[Label, ...],
     names: tuple[Label, ...] = (),
 ) -> Chart:
-    legend, summary = _legend(audit), _summary(audit, rows)
+    legend = tuple((f"t{place % 6}", str(tier)) for place, tier in enumerate(audit.tiers))
+    summary = _summary(audit, rows)
     height = plot.floor + BOTTOM
     return Chart(tuple(bars), plot.warnings(rows), plot.labels(rows), marks, legend, summary, names, height=height)
 
@@ -151,10 +147,6 @@ class _Plot:
 
 def _highest(audit: TopicAudit, rows: Sequence[Row]) -> int:
     return nice(max((row.records(t) + missing_records(row, t) for row in rows for t in audit.tiers), default=0))
-
-
-def _legend(audit: TopicAudit) -> tuple[tuple[str, str], ...]:
-    return tuple((f"t{place % 6}", str(tier)) for place, tier in enumerate(audit.tiers))
 
 
 _SIGNS = {State.LATE: "…", State.MISSING: "▼", State.DUPLICATED: "▲", State.UNKNOWN: "?"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from klamm import ClusterClient
@@ -36,25 +37,18 @@ class Source(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class ClusterSource:
     """Reads the cluster. `query` restricts what is read: its topics, and the tiers that are expected."""
 
-    def __init__(
-        self,
-        connect: Callable[[], ClusterClient],
-        config: AuditConfig,
-        query: AuditQuery,
-        *,
-        max_events: int = MAX_EVENTS,
-        max_age_s: float = MAX_AGE_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._connect = connect
-        self._config = config
-        self._query = query
-        self._max_events = max_events
-        self._max_age_s = max_age_s
-        self._monotonic = monotonic
+    connect: Callable[[], ClusterClient]
+    config: AuditConfig
+    query: AuditQuery
+    max_events: int = MAX_EVENTS
+    max_age_s: float = MAX_AGE_S
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._client: ClusterClient | None = None
         self._reader: AuditReader | None = None
@@ -65,14 +59,14 @@ class ClusterSource:
         """Returns the last answer while it is fresh. A failure is reused for the same time, so that requests do not
         queue behind a cluster that does not respond."""
         with self._lock:
-            if self._last is None or self._monotonic() - self._asked_s >= self._max_age_s:
+            if self._last is None or self.monotonic() - self._asked_s >= self.max_age_s:
                 self._last = None  # so that memory never holds two answers
                 try:
                     self._last = self._ask()
                 except KlammError as error:
                     self._reader = None  # its data may end in the middle of a partition
                     self._last = error
-                self._asked_s = self._monotonic()
+                self._asked_s = self.monotonic()
             last = self._last
         if isinstance(last, KlammError):
             raise last.with_traceback(None)
@@ -86,13 +80,13 @@ class ClusterSource:
 
     def _ask(self) -> Answer:
         if self._client is None:
-            self._client = self._connect()
+            self._client = self.connect()
         if self._reader is None:
-            config = self._config
+            config = self.config
             self._reader = AuditReader(
-                self._client, config.topic, self._keeps, self._max_events, mirrored=config.mirrored_topics
+                self._client, config.topic, self._keeps, self.max_events, mirrored=config.mirrored_topics
             )
-        return ask(self._client, self._config, self._query, self._reader)
+        return ask(self._client, self.config, self.query, self._reader)
 
     def _keeps(self, event: AuditEvent) -> bool:
-        return not self._query.topics or event.topic in self._query.topics
+        return not self.query.topics or event.topic in self.query.topics

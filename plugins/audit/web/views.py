@@ -11,10 +11,10 @@ from typing import Any, Final
 from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
-from ..comparison.compare import State, TopicAudit
+from ..comparison.compare import TopicAudit
 from ..comparison.mirrors import losses
 from ..comparison.report import Row, as_json, few_rows, lags, rows
-from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, wide
+from ..comparison.tiers import PRODUCERS, LogEnd, Place, ProducerLife, State, TierCounts, TierKey, wide
 from ..event import BROKER, HADOOP, MIRROR, UNATTRIBUTED, AuditEvent
 from ..query import Answer, AuditQuery, narrow
 from ..windows import Span, parse_span
@@ -80,7 +80,7 @@ def overview(answer: Answer) -> Json:
                 "complete": audit.complete,
                 "lowest": Row("", audit.windows).completeness() if audit.windows else None,
                 "watermark_ms": audit.watermark_ms,
-                "lag": _lag_json(answer, audit),
+                "lag": lags(audit, answer.logs.get(audit.topic, {})),
                 "problems": len(audit.problems),
                 "live_producers": len(audit.live_producers),
             }
@@ -109,7 +109,7 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
         "until_ms": filters.until_ms,
         "state": topic_state(audit),
         "tiers": [str(tier) for tier in audit.tiers],
-        "lag": _lag_json(answer, audit),
+        "lag": lags(audit, answer.logs.get(audit.topic, {})),
     }
     return said, audit, shown
 
@@ -139,19 +139,11 @@ def producers(answer: Answer, name: str, filters: Filters, host: str | None, app
 def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, list[Json]]:
     """Returns the rows of `producers`: in total, and for each application."""
     entries = _entries(answer, name, filters)
-    applications = _by_application(entries)
-    grouped: dict[tuple[str, str], list[Json]] = {}
-    for entry in entries:
-        grouped.setdefault((entry["host"], entry["application"]), []).append(entry)
     each = [
-        {
-            "host": row["host"],
-            "application": row["application"],
-            "producers": _newest_first(grouped[row["host"], row["application"]]),
-        }
-        for row in applications
+        {"host": host, "application": application, "producers": _newest_first(group)}
+        for (host, application), group in _grouped(entries)
     ]
-    return {"topic": name, "read_ms": answer.now_ms, "applications": applications}, each
+    return {"topic": name, "read_ms": answer.now_ms, "applications": _by_application(entries)}, each
 
 
 def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
@@ -171,7 +163,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
         "read_ms": answer.now_ms,
         "by": span,
         "state": topic_state(audit),
-        "lag": _lag_json(answer, whole).get(tier_name),
+        "lag": lags(whole, ends).get(tier_name),
         "problems": [{"kind": problem.kind, "text": problem.text} for problem in audit.problems],
         "losses": list(losses(audit)),
         "rows": [
@@ -203,13 +195,6 @@ def topic_state(audit: TopicAudit) -> str:
         return State.UNKNOWN if faulty else NOTHING
     worst = Row("", audit.windows).state() if audit.tiers else State.UNKNOWN
     return State.UNKNOWN if faulty and worst.passes else worst
-
-
-# -- lag
-
-
-def _lag_json(answer: Answer, audit: TopicAudit) -> dict[str, int | None]:
-    return lags(audit, answer.logs.get(audit.topic, {}))
 
 
 # -- drill-down
@@ -277,10 +262,15 @@ def _producer(life: ProducerLife, stored: Mapping[str, int], window_ms: int, fil
     }
 
 
-def _by_application(entries: Sequence[Json]) -> list[Json]:
+def _grouped(entries: Iterable[Json]) -> list[tuple[tuple[str, str], list[Json]]]:
+    """Returns the producers of each host and application."""
     grouped: dict[tuple[str, str], list[Json]] = {}
     for entry in entries:
         grouped.setdefault((entry["host"], entry["application"]), []).append(entry)
+    return sorted(grouped.items())
+
+
+def _by_application(entries: Iterable[Json]) -> list[Json]:
     order = list(State)
     return [
         {
@@ -296,7 +286,7 @@ def _by_application(entries: Sequence[Json]) -> list[Json]:
             "state": max((each["state"] for each in group), key=order.index),
             "last_told_ms": max(each["last_told_ms"] for each in group),
         }
-        for (host, application), group in sorted(grouped.items())
+        for (host, application), group in _grouped(entries)
     ]
 
 

@@ -24,8 +24,8 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugins.audit import query
 from klamm.plugins.audit.comparison import compare, rules
-from klamm.plugins.audit.comparison.compare import Horizon, State, TopicAudit, settlement_counts
-from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, Problem, TierKey
+from klamm.plugins.audit.comparison.compare import TopicAudit, settlement_counts
+from klamm.plugins.audit.comparison.tiers import Horizon, Kind, LogEnd, Place, Problem, State, TierKey
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.counting import batch_counts, producer
 from klamm.plugins.audit.counting.batch_counts import BatchCounter

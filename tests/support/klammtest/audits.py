@@ -25,8 +25,8 @@ from klamm.core.records.isolation import IsolationLevel
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugin import NO_WINDOW
-from klamm.plugins.audit.comparison.compare import State, TopicAudit
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.compare import TopicAudit
+from klamm.plugins.audit.comparison.tiers import State, TierKey
 from klamm.plugins.audit.counting import origins
 from klamm.plugins.audit.counting.broker_tier import GROUP as AUDIT_GROUP
 from klamm.plugins.audit.counting.broker_tier import Follower

@@ -25,8 +25,8 @@ from harness import Result, Run
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.records.header import iter_headers
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, WindowAudit
-from klamm.plugins.audit.comparison.tiers import TierCounts
+from klamm.plugins.audit.comparison.compare import TopicAudit
+from klamm.plugins.audit.comparison.tiers import State, TierCounts, WindowAudit
 from klamm.plugins.audit.event import PRODUCER
 from klamm.plugins.audit.query import AuditQuery, ask, audit_config
 from klammtest.audits import read_audit_log

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
-from klamm.plugins.audit.comparison.tiers import Kind, TierKey
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
+from klamm.plugins.audit.comparison.tiers import Kind, State, TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klammtest.audits import WINDOW_MS, event, readers_of, states
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from klamm.plugins.audit.comparison import rules
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
 from klamm.plugins.audit.comparison.mirrors import at_source, losses
-from klamm.plugins.audit.comparison.tiers import LogEnd, Place, TierKey
+from klamm.plugins.audit.comparison.tiers import LogEnd, Place, State, TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klammtest.audits import event, states
 from klammtest.guarantees import guarantee

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import pytest
 
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
+from klamm.plugins.audit.comparison.tiers import State, TierKey
 from klamm.plugins.audit.event import FOREIGN, AuditEvent
 from klammtest.audits import WINDOW_MS, event, readers_of
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from klamm.plugins.audit.comparison import rules
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
 from klamm.plugins.audit.comparison.report import remarks
-from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, TierKey
+from klamm.plugins.audit.comparison.tiers import Kind, LogEnd, Place, State, TierKey
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.gate import Gate, obstacle
 from klammtest.audits import WINDOW_MS, event, states

@@ -29,7 +29,8 @@ from typing import Any
 from unittest import mock
 
 from klamm.plugins.audit import query
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, WindowAudit, compare
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
+from klamm.plugins.audit.comparison.tiers import State, WindowAudit
 from klamm.plugins.audit.counting.batch_counts import BatchCounter
 from klamm.plugins.audit.event import UNATTRIBUTED
 from klammtest.audit_truth.cluster import TruthCluster, truth_cluster

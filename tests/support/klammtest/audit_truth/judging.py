@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from klamm.core.interfaces.audit import NO_WINDOW
-from klamm.plugins.audit.comparison.compare import State
 from klamm.plugins.audit.comparison.report import as_json
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.tiers import State, TierKey
 from klamm.plugins.audit.query import AuditQuery, AuditQueryRunner, audit_config
 from klamm.plugins.audit.windows import Span
 from klammtest.audit_truth.cluster import WINDOW_MS

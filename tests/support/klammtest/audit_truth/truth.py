@@ -15,7 +15,7 @@ from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.comparison.compare import State
+from klamm.plugins.audit.comparison.tiers import State
 from klammtest.audit_truth.cluster import WINDOW_MS
 
 PRODUCER, BROKER, READERS, LAKE = TIERS = ("producer", "broker", "consumer/readers", "hadoop/lake")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from klamm.core.interfaces.audit import NO_WINDOW
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare, settlement_counts
-from klamm.plugins.audit.comparison.tiers import Kind, TierKey
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare, settlement_counts
+from klamm.plugins.audit.comparison.tiers import Kind, State, TierKey
 from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, obstacle
 

@@ -18,9 +18,9 @@ from uuid import UUID
 from klamm.core.errors import KlammError
 from klamm.core.interfaces.service import MirrorSource
 from klamm.core.records.header import BatchHeader
-from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import TopicAudit, compare
 from klamm.plugins.audit.comparison.mirrors import at_source
-from klamm.plugins.audit.comparison.tiers import TierKey
+from klamm.plugins.audit.comparison.tiers import State, TierKey
 from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
 from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import MIRROR, AuditEvent
