@@ -71,6 +71,11 @@ class Child:
         except subprocess.TimeoutExpired:
             raise DemoError(f"{self.name} did not end within {timeout_s:g} s; see {self._log}") from None
 
+    def succeed(self, timeout_s: float) -> None:
+        """Waits for the process; raises `DemoError` if it does not end in time, or fails."""
+        if self.wait(timeout_s) != 0:
+            raise self.failed()
+
     def check(self) -> None:
         """Raises `DemoError` if the process has ended and should not have."""
         if not self.running:
@@ -122,14 +127,11 @@ class Processes:
             self._children.append(child)
             return child
 
-    def run(
-        self, name: str, arguments: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
-    ) -> Child:
-        """Starts a process and waits until it ends; its status is in `process.returncode`."""
-        child = self.start(name, arguments, environment)
+    def run(self, name: str, arguments: Sequence[str], timeout_s: float) -> None:
+        """Starts a process and waits until it ends. Raises `DemoError` if it does not end in time, or fails."""
+        child = self.start(name, arguments)
         child.end_input()
-        child.wait(timeout_s)
-        return child
+        child.succeed(timeout_s)
 
     def __enter__(self) -> Self:
         return self

@@ -73,6 +73,18 @@ class Size:
         return cls(flights.num_rows, split_late(flights)[1].num_rows)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What runs beside each other."""
+
+    processes: Processes
+    brokers: Brokers
+    producers: Producers
+    mirror: Mirror
+    hdfs: StartingHdfs | None
+    registry: Registry
+
+
 class Story:
     """One run over `limit` flights of each month (0: all)."""
 
@@ -108,41 +120,33 @@ class Story:
                     f"replicas each ({self._workspace.config})"
                 )
                 registry = Registry(self._workspace, processes)
-                return self._flow(processes, brokers, producers, mirror, hdfs, registry)
+                return self._flow(_Parts(processes, brokers, producers, mirror, hdfs, registry))
 
     def lake_left(self) -> str:
         """Returns the lake's path, and the command to serve it again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
-    def _flow(
-        self,
-        processes: Processes,
-        brokers: Brokers,
-        producers: Producers,
-        mirror: Mirror,
-        hdfs: StartingHdfs | None,
-        registry: Registry,
-    ) -> Report:
+    def _flow(self, parts: _Parts) -> Report:
         if self._plant is Plant.LOST:
             self._tell_planted(f"the brokers lose {lose_one(self._workspace, self._limit)}")
             self._lost = 1
-        mirror.await_start()
-        mirror.follow()
+        parts.mirror.await_start()
+        parts.mirror.follow()
         self._show.say(f"the offline cluster, one broker, mirrors {TOPIC} ({self._workspace.offline})")
-        group = Group(self._workspace, processes)
+        group = Group(self._workspace, parts.processes)
         self._show.say(f"{PRODUCERS} producers send; {MEMBERS} members of the group {GROUP!r} consume")
-        outages: list[Outage | MirrorOutage] = [Outage(brokers, self._tell, lambda: self._show.seconds)]
+        outages: list[Outage | MirrorOutage] = [Outage(parts.brokers, self._tell, lambda: self._show.seconds)]
         if self._plant is not Plant.LOST:  # a log that starts again does not know the planted batch's transaction
-            outages.append(MirrorOutage(mirror, self._tell, lambda: self._show.seconds))
+            outages.append(MirrorOutage(parts.mirror, self._tell, lambda: self._show.seconds))
         with ThreadPoolExecutor(1) as pool:
-            registering = pool.submit(self._register, registry)
-            loads = self._stream(processes, producers, mirror, group, outages, hdfs)
+            registering = pool.submit(self._register, parts.registry)
+            loads = self._stream(parts, group, outages)
             registered = registering.result()
         differing = self._compare_replicas()
         self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
         with self._timeline.phase("Spark reads the lake back"):
-            readback = Readback(self._workspace, processes)
+            readback = Readback(self._workspace, parts.processes)
             answer = self._audit(group)
             lake = readback.keys()
         verdict = self._verdict(group.consumed(), lake, answer, differing, registered)
@@ -183,43 +187,28 @@ class Story:
 
     # -- all that happens at once
 
-    def _stream(
-        self,
-        processes: Processes,
-        producers: Producers,
-        mirror: Mirror,
-        group: Group,
-        outages: Sequence[Outage | MirrorOutage],
-        hdfs: StartingHdfs | None,
-    ) -> Loads:
+    def _stream(self, parts: _Parts, group: Group, outages: Sequence[Outage | MirrorOutage]) -> Loads:
         self._allowed = MONTHS_ALLOWED[0]
         with self._show, ThreadPoolExecutor(1) as pool:
             started: Future[Loads] = Future()
-            loading = pool.submit(self._load, processes, producers, mirror, hdfs, started)
+            loading = pool.submit(self._load, parts, started)
             try:
-                self._follow(producers, mirror, group, outages, started, loading)
+                self._follow(parts, group, outages, started, loading)
             except BaseException:
                 self._ended.set()
-                processes.close()  # a running load ends, and its thread with it
+                parts.processes.close()  # a running load ends, and its thread with it
                 raise
         return started.result()
 
-    def _load(
-        self,
-        processes: Processes,
-        producers: Producers,
-        mirror: Mirror,
-        hdfs: StartingHdfs | None,
-        started: Future[Loads],
-    ) -> None:
+    def _load(self, parts: _Parts, started: Future[Loads]) -> None:
         """Runs the loads, in a separate thread: the job is killed in its second load, and the one after it loads the
         rest.
         """
-        if hdfs is not None:
-            self._workspace = await_hdfs(hdfs, self._workspace, self._show)
+        if parts.hdfs is not None:
+            self._workspace = await_hdfs(parts.hdfs, self._workspace, self._show)
             self._timeline.add_phase("HDFS, beside all else", self._begun_s, self._show.seconds)
-        self._look_until(lambda: self._mirrored > 0 and mirror.schemas() > 0, "the mirror")
-        loads = Loads(self._workspace, processes)
+        self._look_until(lambda: self._mirrored > 0 and parts.mirror.schemas() > 0, "the mirror")
+        loads = Loads(self._workspace, parts.processes)
         started.set_result(loads)
         self._until_killed(loads)
         self._allowed = MONTHS_ALLOWED[2]
@@ -228,7 +217,7 @@ class Story:
         self._look_until(lambda: bool(self._look(loads, job, begun_s)), "a load after the killed one")
         self._allowed = MONTHS_ALLOWED[3]
         self._look_until(lambda: self._all_in_time(loads, job), "the last month")
-        producers.release()
+        parts.producers.release()
         self._await(self._size.all)
         self._tell(f"the {self._size.late} flights of 3 January have arrived late")
         if self._plant is Plant.DOUBLED:
@@ -236,7 +225,7 @@ class Story:
         all_s = time.time()
         self._look_until(lambda: self._has_all(loads, job, all_s), "the load of the late day")
         job.stop()
-        producers.finish()
+        parts.producers.finish()
         job.end()
 
     def _until_killed(self, loads: Loads) -> None:
@@ -304,8 +293,7 @@ class Story:
 
     def _follow(
         self,
-        producers: Producers,
-        mirror: Mirror,
+        parts: _Parts,
         group: Group,
         outages: Sequence[Outage | MirrorOutage],
         started: Future[Loads],
@@ -313,12 +301,12 @@ class Story:
     ) -> None:
         """Carries out the remaining events (months, kills, progress bars) until the loads are done, the group has
         read everything and all replicas are in sync."""
-        month_at = done_at = 0.0
+        producers, month_at, done_at = parts.producers, 0.0, 0.0
         producing_s = self._show.seconds
         while True:
             self._acknowledged = producers.acknowledged() + self._lost
             consumed = group.consumed()
-            self._mirrored = mirror.flights()
+            self._mirrored = parts.mirror.flights()
             loaded = started.result().rows() if started.done() else 0
             self._timeline.sample(self._acknowledged, consumed, loaded)
             self._show.counts(self._acknowledged, consumed, self._mirrored, loaded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
@@ -55,10 +54,10 @@ class Workspace:
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
         """Writes the files of both clusters and the schema next to them; raises `ConfigError` if it cannot."""
-        broker_port = free_port_run(BROKERS)
-        zookeeper_port, registry_port, offline_port = free_ports(3, others=range(broker_port, broker_port + BROKERS))
+        broker_port = free_port_run(BROKERS + 3)
+        zookeeper_port = broker_port + BROKERS
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
-        made = cls(root.absolute(), broker_port, zookeeper_port, registry_port, offline_port)
+        made = cls(root.absolute(), broker_port, zookeeper_port, zookeeper_port + 1, zookeeper_port + 2)
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)
@@ -153,21 +152,9 @@ class Workspace:
         return self.root / "report.html"
 
 
-def free_ports(count: int, others: Container[int] = ()) -> tuple[int, ...]:
-    """Returns ports of 127.0.0.1 on which nothing listens, without `others`. Raises `ConfigError` if there are not
-    as many."""
-    found: list[int] = []
-    for port in random.sample(PORTS, 200):
-        if port not in others and is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return tuple(found)
-    raise ConfigError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
-
-
 def free_port_run(count: int) -> int:
-    """Returns the first of `count` consecutive ports on which nothing listens. Raises `ConfigError` if there are
-    none."""
+    """Returns the first of `count` consecutive ports of 127.0.0.1 on which nothing listens. Raises `ConfigError` if
+    there are none."""
     for first in random.sample(PORTS, 200):
         if all(is_free(port) for port in range(first, first + count)):
             return first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 
 from rich.console import Console
 
@@ -11,24 +10,19 @@ from klamm import load_settings
 from klamm.core.client.factory import open_client
 
 from ...audit.comparison.report import print_report
-from ...audit.query import Answer, AuditQuery, AuditQueryRunner, audit_config
+from ...audit.query import Answer, AuditQuery, ask_until_complete, audit_config
 from ...audit.windows import Span
 from ..processes import DemoError
 from ..workspace import Workspace
 
-STEP_S = 0.5
 WIDTH = 200
 
 
 def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
     """Returns the report once everything is complete, or after `timeout_s`."""
     settings = load_settings(workspace.offline)
-    deadline = time.monotonic() + timeout_s
     with open_client(settings, "demo") as client:
-        runner = AuditQueryRunner(client, audit_config(settings))
-        while not (answer := runner.ask(AuditQuery())).complete and time.monotonic() < deadline:
-            time.sleep(STEP_S)
-    return answer
+        return ask_until_complete(client, audit_config(settings), AuditQuery(), timeout_s)
 
 
 def table(answer: Answer) -> str:

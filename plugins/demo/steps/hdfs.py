@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ..processes import KLAMM, Child, DemoError, Processes
 from ..show import Show
-from ..workspace import HdfsAddress, Workspace, free_ports
+from ..workspace import HdfsAddress, Workspace, free_port_run
 
 START_S = 1200.0
 """The time-out of the start, which fetches missing jars."""
@@ -34,7 +34,8 @@ class StartingHdfs:
 
 def start_hdfs(workspace: Workspace, processes: Processes) -> StartingHdfs:
     """Starts HDFS beside ZooKeeper and the broker, and returns at once."""
-    address = HdfsAddress(*free_ports(5))
+    first = free_port_run(len(_OPTIONS))
+    address = HdfsAddress(*range(first, first + len(_OPTIONS)))
     ports = [word for option, port in zip(_OPTIONS, astuple(address), strict=True) for word in (option, str(port))]
     command = [*KLAMM, "hdfs", "--data-dir", str(workspace.hdfs_data), *ports]
     return StartingHdfs(processes.start("hdfs", command), address)

@@ -93,8 +93,7 @@ class PeriodicLoad:
 
     def end(self) -> None:
         """Waits for the end after `stop`. Raises `DemoError` if the process does not end in time, or fails."""
-        if self._child.wait(END_S) != 0:
-            raise self._child.failed()
+        self._child.succeed(END_S)
 
 
 class Loads:

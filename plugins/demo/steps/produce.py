@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ..processes import Child, DemoError, Processes
+from ..processes import Processes
 from ..workspace import Workspace
 
 PRODUCERS = 2
@@ -66,15 +66,10 @@ class Producers:
         for child in self._children:
             child.end_input()
         for child in self._children:
-            _expect_success(child)
+            child.succeed(END_S)
 
 
 def _command(workspace: Workspace, number: int, limit: int, plant: str) -> list[str]:
     module = "klamm.plugins.demo.producing"
     values = (workspace.config, number, PRODUCERS, limit, plant, workspace.acknowledged(str(number)))
     return [sys.executable, "-m", module, *map(str, values)]
-
-
-def _expect_success(child: Child) -> None:
-    if child.wait(END_S) != 0:
-        raise child.failed() if child.output() else DemoError(f"{child.name} failed")

@@ -22,6 +22,5 @@ class Readback:
 
     def keys(self) -> Counter[str]:
         """Waits for the count and returns it; raises `DemoError` if it failed."""
-        if self._child.wait(READ_S) != 0:
-            raise self._child.failed()
+        self._child.succeed(READ_S)
         return Counter(self._keys.read_text().split())

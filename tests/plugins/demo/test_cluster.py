@@ -12,7 +12,7 @@ from klamm.plugins.demo.outage import KILL_MONTH, START_MONTH, Outage
 from klamm.plugins.demo.processes import DemoError, Processes
 from klamm.plugins.demo.report.timeline import MarkKind, Timeline
 from klamm.plugins.demo.steps.cluster import Brokers, create_topics, differing_partitions, running_brokers
-from klamm.plugins.demo.workspace import BROKERS, Workspace, free_port_run, free_ports
+from klamm.plugins.demo.workspace import BROKERS, Workspace
 from klammtest.waiting import eventually
 
 
@@ -27,11 +27,6 @@ def test_one_file_configures_all_brokers(tmp_path: Path) -> None:
     assert [(workspace.root / broker.log_dirs).resolve() for broker in brokers] == workspace.broker_logs
     assert (settings.broker.default_replication_factor, settings.topics["flights"].replication_factor) == (3, 3)
     assert settings.broker.min_insync_replicas == 2
-
-
-def test_ports_in_a_row_and_others_beside_them() -> None:
-    first = free_port_run(3)
-    assert not set(free_ports(5, others=range(first, first + 3))) & set(range(first, first + 3))
 
 
 def test_replicas_are_compared_by_their_bytes_not_by_their_segments(tmp_path: Path) -> None:
