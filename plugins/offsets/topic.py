@@ -3,7 +3,7 @@
 Rules: a commit is one batch, stored as a whole or not at all, in the partition that the hash of the group id gives,
 acknowledged by all in-sync replicas. For registry members and for services beside a broker the store is a client of the
 brokers, whose addresses come from the coordination. The brokers create the topic when they are asked for a group's
-coordinator. A fetch reads the records appended since the last one (`OffsetsTable`). A classic group's coordinator
+coordinator. A fetch reads the records appended since the last one (`_OffsetsTable`). A classic group's coordinator
 appends and reads the same records in the log of the partition that its broker leads.
 
 Guards are paths of the coordination, and no transaction spans the coordination and a log. They are checked right before
@@ -22,9 +22,11 @@ from typing import Final, TypeVar
 
 from klamm import ClusterClient
 from klamm.core.client.factory import ClusterAccess, open_client
+from klamm.core.client.reader.topic_table import TopicTable
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from klamm.core.groups.records.batches import Rows, batch_of, commit_rows, deletion_rows
+from klamm.core.groups.records.contents import OffsetsContents
 from klamm.core.transport.address import Address
 from klamm.plugin import (
     Check,
@@ -39,10 +41,12 @@ from klamm.plugin import (
     plugin_host,
 )
 
-from .offsets_table import OffsetsTable
 from .topic_config import TopicOffsetStoreConfig
 
 Read = TypeVar("Read")
+MAX_GAP_S: Final = 3600.0
+"""Well below `delete.retention.ms`: after a longer gap compaction may have removed tombstones that the table has not
+read."""
 _NOT_CREATED: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
 
 
@@ -64,7 +68,7 @@ class TopicOffsetStore:
         self._timeout_s = config.offsets_commit_timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: ClusterClient | None = None
-        self._tables: dict[int, OffsetsTable] = {}
+        self._tables: dict[int, _OffsetsTable] = {}
         self._appended: dict[int, int] = {}  # partition → the end of this store's last append that it has not read
 
     def commit(
@@ -87,7 +91,7 @@ class TopicOffsetStore:
             count = self._partitions()
             if not count:
                 return {}
-            stored = self._read(partition_for(group, count), lambda table, end: table.offsets(group, end))
+            stored = self._read(partition_for(group, count), lambda held: dict(held.offsets.get(group, {})))
         return stored if partitions is None else {tp: stored[tp] for tp in partitions if tp in stored}
 
     def delete(
@@ -103,8 +107,8 @@ class TopicOffsetStore:
             if not count:
                 return
             number = partition_for(group, count)
-            stored = self._read(number, lambda table, end: table.offsets(group, end))
-            has_state = group in self._read(number, OffsetsTable.states)
+            stored = self._read(number, lambda held: dict(held.offsets.get(group, {})))
+            has_state = self._read(number, lambda held: group in held.states)
             chosen = None if partitions is None else set(partitions)
             rows = deletion_rows(group, stored, chosen, seen, has_state=has_state)
             self._check(guards)
@@ -118,7 +122,7 @@ class TopicOffsetStore:
     def groups(self) -> list[str]:
         with self._translating_errors():
             count = self._partitions()
-            return sorted(name for number in range(count) for name in self._read(number, OffsetsTable.groups))
+            return sorted(name for number in range(count) for name in self._read(number, lambda held: [*held.offsets]))
 
     def close(self) -> None:
         with self._lock:
@@ -134,24 +138,24 @@ class TopicOffsetStore:
         with self._lock:
             self._appended[partition] = max(self._appended.get(partition, 0), stored.base_offset + len(rows))
 
-    def _read(self, partition: int, read: Callable[[OffsetsTable, int], Read]) -> Read:
+    def _read(self, partition: int, read: Callable[[OffsetsContents], Read]) -> Read:
         """Reads a partition's table, at least up to the end of this store's last append. An end that was read once
         is not awaited again: the topic may be created again or lose its end, and then has no such offset."""
         with self._lock:
             end = self._appended.get(partition, 0)
-        found = read(self._table(partition), end)
+        found = self._table(partition).read(end, read)
         with self._lock:
             if self._appended.get(partition) == end:
                 del self._appended[partition]
         return found
 
-    def _table(self, partition: int) -> OffsetsTable:
+    def _table(self, partition: int) -> _OffsetsTable:
         client = self._connected()
         with self._lock:
             table = self._tables.get(partition)
             if table is None:
                 tp = TopicPartition(OFFSETS_TOPIC, partition)
-                table = self._tables[partition] = OffsetsTable(client, tp, self._timeout_s)
+                table = self._tables[partition] = _OffsetsTable(client, tp, self._timeout_s)
             return table
 
     def _partitions(self) -> int:
@@ -197,3 +201,24 @@ class TopicOffsetStore:
             if error.code in (ErrorCode.message_too_large, ErrorCode.corrupt_message):
                 raise
             raise CoordinationUnavailableError(f"{OFFSETS_TOPIC}: {error}") from error
+
+
+class _OffsetsTable:
+    """One partition of `__consumer_offsets` as a table in memory. Thread-safe; one at a time reads the partition."""
+
+    def __init__(self, client: ClusterClient, tp: TopicPartition, timeout_s: float) -> None:
+        self._tp = tp
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._contents = OffsetsContents()
+        self._table = TopicTable(client, self._contents, timeout_s=timeout_s, max_gap_s=MAX_GAP_S)
+
+    def read(self, at_least: int, read: Callable[[OffsetsContents], Read]) -> Read:
+        """Returns what `read` takes from the offsets and groups of the partition, which has caught up with its leader:
+        with every commit that was acknowledged before, whichever broker or client made it, and with those below
+        `at_least`, the end of the caller's own last append.
+        """
+        with self._lock:
+            deadline_s = time.monotonic() + self._timeout_s
+            self._table.catch_up([self._tp], {self._tp: at_least}, deadline_s=deadline_s)
+            return read(self._contents)

@@ -53,7 +53,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     ),
     "klamm.core.client.reader.topic_table": (
         "a table over a topic, not yet public",
-        {"audit/reader.py", "offsets/offsets_table.py"},
+        {"audit/reader.py", "offsets/topic.py"},
     ),
     "klamm.core.cluster.image_reader": ("topic ids, before a broker is up", {"offsets/topic.py"}),
     "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
@@ -65,11 +65,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     ),
     "klamm.core.groups.offsets_topic": ("the partition of a group, as the brokers choose it", {"offsets/topic.py"}),
     "klamm.core.groups.records.batches": ("commits are written as a coordinator does", {"offsets/topic.py"}),
-    "klamm.core.groups.records.contents": ("commits are read as a coordinator does", {"offsets/offsets_table.py"}),
-    "klamm.core.groups.records.stored_group": (
-        "a deletion has to know a group's members",
-        {"offsets/offsets_table.py"},
-    ),
+    "klamm.core.groups.records.contents": ("commits are read as a coordinator does", {"offsets/topic.py"}),
     "klamm.core.http_service": (
         "a server has the same life cycle, and pages the same look, everywhere",
         {"audit/web/app.py", "audit/web/service.py", "audit/web/templates.py"},
