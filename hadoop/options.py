@@ -146,7 +146,7 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
     values = known_options(given, OPTIONS, "source")
     _check_reading(values, reading)
     topics, pattern, assigned = _what(values)
-    limit, least = _count(values, "maxOffsetsPerTrigger"), _count(values, "minOffsetsPerTrigger")
+    limit, least = count_of(values, "maxOffsetsPerTrigger"), count_of(values, "minOffsetsPerTrigger")
     if limit is not None and least is not None and least > limit:
         raise ConfigError(f"klamm source: minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {limit}")
     strategy = "startingOffsetsByTimestampStrategy"
@@ -164,8 +164,8 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
         late_is_latest=_choice(values, strategy, ("error", "latest")) == "latest",
         ending=_offsets(values, "endingOffsets", "latest", reading),
         ending_times=_times(values, "endingTimestamp", "endingOffsetsByTimestamp"),
-        min_tasks=_count(values, "minPartitions"),
-        max_offsets_per_task=_count(values, "maxRecordsPerPartition"),
+        min_tasks=count_of(values, "minPartitions"),
+        max_offsets_per_task=count_of(values, "maxRecordsPerPartition"),
         limit=limit,
         least=least,
         max_delay_s=_duration(values, "maxTriggerDelay", MAX_TRIGGER_DELAY),
@@ -173,7 +173,7 @@ def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) ->
         fail_on_data_loss=_flag(values, "failOnDataLoss", True),
         headers=_flag(values, "includeHeaders", False),
         quarantine=quarantine,
-        poll_timeout_s=(_count(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
+        poll_timeout_s=(count_of(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
         isolation=IsolationLevel[_choice(values, "kafka.isolation.level", ISOLATIONS).upper()],
         plugins=names_of(values.get("klamm.plugins", "")),
         typing=typing,
@@ -303,12 +303,12 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _count(values: Mapping[str, str], name: str) -> int | None:
+def count_of(values: Mapping[str, str], name: str, what: str = "source") -> int | None:
     text = values.get(name)
     if text is None:
         return None
     if not text.strip().isdigit() or int(text) < 1:
-        raise ConfigError(f"klamm source: {name}: expected a whole number from 1, got {text!r}")
+        raise ConfigError(f"klamm {what}: {name}: expected a whole number from 1, got {text!r}")
     return int(text)
 
 

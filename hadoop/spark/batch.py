@@ -12,7 +12,7 @@ from ..load.planning.plan import capped, split
 from ..options import SourceOptions
 from .cluster import connect_source, planned
 from .filters import PushedFilters
-from .tasks import RangePartition, read_task
+from .tasks import read_task
 
 
 class KlammReader(DataSourceReader):
@@ -28,7 +28,7 @@ class KlammReader(DataSourceReader):
         with connect_source(options) as client:
             ranges = self._filters.narrow(client, planned(client, options))
         tasks = split(capped(ranges, options.limit), options.min_tasks, options.max_offsets_per_task)
-        return [RangePartition(task) for task in tasks]
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self._options, self._schema, partition.value)

@@ -178,7 +178,7 @@ class ClaimLog:
         producer = (self._producer.producer_id, self._producer.epoch, sequence)
         fields = {"attempt": claim.attempt, "now": claim.now_ms, "starts": dict(claim.starts)}
         offset = self._produce(claim.now_ms, fields, producer)
-        for data, pos, header in self._batches(min(since, offset), offset + 1):
+        for data, pos, header in raw_batches(self._client, self._partition, min(since, offset), offset + 1):
             if (header.producer_id, header.producer_epoch, header.base_sequence) == producer:
                 return _claim(self._opened(data, pos, header).values[0])
         raise ClaimError(f"{self._partition} has no claim at offset {offset}: it was deleted")
@@ -209,18 +209,19 @@ class ClaimLog:
 
     def _records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Yields key and value; those that retention has removed are left out."""
-        for batch in self._batches(start, end):
+        for batch in raw_batches(self._client, self._partition, start, end):
             columns = self._opened(*batch)
             for key, value in zip(columns.keys, columns.values, strict=True):
                 yield key or b"", value
 
-    def _batches(self, start: int, end: int) -> Iterator[RawBatch]:
-        range_ = OffsetRange(self._partition, start, end)
-        reader = RangeReader(self._client, range_, fail_on_data_loss=False, poll_timeout_s=READ_TIMEOUT_S)
-        return reader.raw_batches()
-
     def _opened(self, data: bytes, pos: int, header: BatchHeader) -> Columns:
         return decode_columns(data, pos, header, self._client.codecs, partition=self._partition)
+
+
+def raw_batches(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[RawBatch]:
+    """Yields the batches of these offsets that the log still has."""
+    range_ = OffsetRange(partition, start, end)
+    return RangeReader(client, range_, fail_on_data_loss=False, poll_timeout_s=READ_TIMEOUT_S).raw_batches()
 
 
 def _claim(value: bytes | None) -> Claim:

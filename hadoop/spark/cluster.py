@@ -79,8 +79,7 @@ def edges(
 ) -> dict[TopicPartition, int]:
     """Returns the `EARLIEST` or `LATEST` offset of each partition; with `READ_COMMITTED` the latest is the last stable
     offset."""
-    found = client.list_offsets(dict.fromkeys(partitions, edge), isolation=isolation)
-    return {tp: offset for tp, (offset, _) in found.items()}
+    return first_at(client, dict.fromkeys(partitions, edge), isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +95,26 @@ class Ends:
         return cls(edges(client, wanted, EARLIEST), edges(client, wanted, LATEST, isolation))
 
 
-def starting_offsets(
-    client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
+def asked_offsets(
+    client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends, edge: str
 ) -> dict[TopicPartition, int]:
-    """Returns the starting offset of each partition by the options. Raises `ConfigError` if they leave one out."""
-    wanted = list(partitions)
-    if options.starting_times is None:
-        return {tp: _offset(options.starting, tp, "startingOffsets", ends) for tp in wanted}
-    found = _at_times(client, options.starting_times, wanted, "startingOffsetsByTimestamp", options.isolation)
-    for tp, offset in found.items():
-        if offset == _NONE_THERE and not options.late_is_latest:
-            raise ConfigError(
-                f"klamm source: {tp} has no record at or after its starting time; "
-                "startingOffsetsByTimestampStrategy=latest begins at the end"
-            )
-    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
-
-
-def ending_offsets(
-    client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
-) -> dict[TopicPartition, int]:
-    wanted = list(partitions)
-    if options.ending_times is None:
-        return {tp: _offset(options.ending, tp, "endingOffsets", ends) for tp in wanted}
-    found = _at_times(client, options.ending_times, wanted, "endingOffsetsByTimestamp", options.isolation)
-    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
+    """Returns the `starting` or the `ending` offset of each partition by the options. Raises `ConfigError` if they
+    leave one out."""
+    offsets, times = options.starting, options.starting_times
+    if edge == "ending":
+        offsets, times = options.ending, options.ending_times
+    if times is None:
+        now = {EARLIEST: ends.earliest, LATEST: ends.latest}
+        given = _by_partition(offsets, partitions, f"{edge}Offsets")
+        return {tp: now[offset][tp] if offset in now else offset for tp, offset in given.items()}
+    found = first_at(client, _by_partition(times, partitions, f"{edge}OffsetsByTimestamp"), options.isolation)
+    late = [tp for tp, offset in found.items() if offset == _NONE_THERE]
+    if late and edge == "starting" and not options.late_is_latest:
+        raise ConfigError(
+            f"klamm source: {late[0]} has no record at or after its starting time; "
+            "startingOffsetsByTimestampStrategy=latest begins at the end"
+        )
+    return found | {tp: ends.latest[tp] for tp in late}
 
 
 def first_at(
@@ -132,26 +126,14 @@ def first_at(
     return {tp: offset for tp, (offset, _) in client.list_offsets(times, isolation=isolation).items()}
 
 
-def _at_times(
-    client: ClusterClient, times: Times, partitions: list[TopicPartition], name: str, isolation: IsolationLevel
-) -> dict[TopicPartition, int]:
-    if isinstance(times, int):
-        return first_at(client, dict.fromkeys(partitions, times), isolation)
-    for tp in partitions:
-        if tp not in times:
-            raise _left_out(name, tp)
-    return first_at(client, {tp: times[tp] for tp in partitions}, isolation)
-
-
-def _offset(given: Offsets, tp: TopicPartition, name: str, ends: Ends) -> int:
-    asked = given if isinstance(given, int) else given.get(tp)
-    if asked is None:
-        raise _left_out(name, tp)
-    return {EARLIEST: ends.earliest[tp], LATEST: ends.latest[tp]}.get(asked, asked)
-
-
-def _left_out(name: str, tp: TopicPartition) -> ConfigError:
-    return ConfigError(f"klamm source: {name} does not name {tp}; it must name every partition that is read")
+def _by_partition(given: Offsets | Times, partitions: Iterable[TopicPartition], name: str) -> dict[TopicPartition, int]:
+    if isinstance(given, int):
+        return dict.fromkeys(partitions, given)
+    wanted = list(partitions)
+    for tp in wanted:
+        if tp not in given:
+            raise ConfigError(f"klamm source: {name} does not name {tp}; it must name every partition that is read")
+    return {tp: given[tp] for tp in wanted}
 
 
 def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
@@ -160,8 +142,8 @@ def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
     """
     found = find_partitions(client, options)
     ends = Ends.of(client, found.partitions, options.isolation)
-    starts = starting_offsets(client, options, found.partitions, ends)
-    stops = ending_offsets(client, options, found.partitions, ends)
+    starts = asked_offsets(client, options, found.partitions, ends, "starting")
+    stops = asked_offsets(client, options, found.partitions, ends, "ending")
     ranges = []
     for tp in found.partitions:
         start, end, first, last = starts[tp], stops[tp], ends.earliest[tp], ends.latest[tp]

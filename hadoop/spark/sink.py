@@ -29,7 +29,7 @@ from klamm.core.faults import fault_point
 from klamm.core.interfaces.codec import Codec
 from klamm.core.records.codecs import UnsupportedCodecError
 
-from ..options import CLIENT_ID, REGISTRY_OPTIONS, Typing, bootstrap_of, known_options, names_of, typing_of
+from ..options import CLIENT_ID, REGISTRY_OPTIONS, Typing, bootstrap_of, count_of, known_options, names_of, typing_of
 from .claims import TaskIdentity
 from .cluster import connect
 from .typed import RegisteredSchemas, TypedStructs
@@ -90,15 +90,12 @@ class TaskWritten(WriterCommitMessage):
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parses the options. Raises `ConfigError` in one line."""
     values = known_options(given, OPTIONS, "sink")
-    timeout = values.get("kafka.delivery.timeout.ms", str(DELIVERY_TIMEOUT_MS)).strip()
-    if not timeout.isdigit() or int(timeout) < 1:
-        raise ConfigError(f"klamm sink: kafka.delivery.timeout.ms: expected a whole number from 1, got {timeout!r}")
     return SinkOptions(
         bootstrap=bootstrap_of(values, "sink"),
         topic=values.get("topic"),
         client_id=values.get("kafka.client.id", CLIENT_ID),
         compression=values.get("kafka.compression.type", "none").strip().lower(),
-        delivery_timeout_s=int(timeout) / 1000,
+        delivery_timeout_s=(count_of(values, "kafka.delivery.timeout.ms", "sink") or DELIVERY_TIMEOUT_MS) / 1000,
         plugins=names_of(values.get("klamm.plugins", "")),
         typing=typing_of(values, "sink"),
     )

@@ -5,18 +5,16 @@ some, and the records of batches that this attempt sent.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
-from klamm.core.client.reader.batch_decoder import RawBatch
-from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.one_record import RecordTuple
 from klamm.core.records.partition import TopicPartition
 
 from .attempt import Digest, FoundRows, SentBatch
-from .claims import READ_TIMEOUT_S, TaskProducer
+from .claims import TaskProducer, raw_batches
 from .cluster import edges
 
 
@@ -46,7 +44,7 @@ class StoredRows:
     def _read(self, partition: TopicPartition, start: int, end: int) -> tuple[dict[int, Digest], int]:
         rows: dict[int, Digest] = {}
         next_sequence = 0
-        for data, pos, header in _batches(self._client, partition, start, end):
+        for data, pos, header in raw_batches(self._client, partition, start, end):
             if (header.producer_id, header.producer_epoch) != (self._producer.producer_id, self._producer.epoch):
                 continue
             self.stamped &= not header.log_append_time
@@ -59,7 +57,7 @@ class StoredRows:
         """Returns the tasks of the batch that have stored rows."""
         found: set[int | None] = set()
         for partition, end in edges(self._client, self._starts, LATEST).items():
-            for _, _, header in _batches(self._client, partition, self._starts[partition], end):
+            for _, _, header in raw_batches(self._client, partition, self._starts[partition], end):
                 found.add(self._producer.task_of(header.producer_id, header.producer_epoch))
         return {task for task in found if task is not None}
 
@@ -73,7 +71,7 @@ def holds(client: ClusterClient, partition: TopicPartition, base_offset: int, se
     (sent_header,) = (header for _, header in iter_headers(sent))
     found: dict[int, RecordTuple] = {}
     end = base_offset + sent_header.last_offset_delta + 1
-    for data, pos, header in _batches(client, partition, base_offset, end):
+    for data, pos, header in raw_batches(client, partition, base_offset, end):
         if header.base_offset == base_offset and header.crc == sent_header.crc:
             return True
         found |= {offset - base_offset: row for offset, row in _records(data, pos, header, client, partition)}
@@ -88,15 +86,10 @@ def same_batches(client: ClusterClient, topic: str, batches: Iterable[SentBatch]
     """
     for sent in batches:
         partition, end = TopicPartition(topic, sent.partition), sent.base_offset + sent.count
-        headers = [header for _, _, header in _batches(client, partition, sent.base_offset, end)]
+        headers = [header for _, _, header in raw_batches(client, partition, sent.base_offset, end)]
         if not any(header.base_offset == sent.base_offset and header.crc == sent.crc for header in headers):
             return False
     return True
-
-
-def _batches(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[RawBatch]:
-    range_ = OffsetRange(partition, start, end)
-    return RangeReader(client, range_, fail_on_data_loss=False, poll_timeout_s=READ_TIMEOUT_S).raw_batches()
 
 
 def _records(

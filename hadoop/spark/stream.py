@@ -51,15 +51,8 @@ from ..load.planning.cluster_history import ClusterHistory
 from ..load.planning.history import HistoryChange, changes
 from ..load.planning.plan import capped, split
 from ..options import SourceOptions
-from .cluster import (
-    Ends,
-    connect_source,
-    edges,
-    find_partitions,
-    find_those_there,
-    starting_offsets,
-)
-from .tasks import RangePartition, read_task, replaced
+from .cluster import Ends, asked_offsets, connect_source, edges, find_partitions, find_those_there
+from .tasks import read_task, replaced
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +160,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         found = find_partitions(self._client, self._options)
         ends = Ends.of(self._client, found.partitions, self._options.isolation)
-        offsets = starting_offsets(self._client, self._options, found.partitions, ends)
+        offsets = asked_offsets(self._client, self._options, found.partitions, ends, "starting")
         for tp, offset in offsets.items():
             if not ends.earliest[tp] <= offset <= ends.latest[tp]:
                 self._lost(
@@ -239,7 +232,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = replace(stop, offsets={**stop.offsets, **cut})
         ranges = self._ranges(begin, stop, self._changes(begin, now))
         tasks = split(ranges, self._options.min_tasks, self._options.max_offsets_per_task)
-        return [RangePartition(task) for task in tasks]
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self._options, self._schema, partition.value)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,13 +18,6 @@ from .cluster import connect_source
 from .ranges import read_batches
 
 _log = logging.getLogger(__name__)
-
-
-class RangePartition(InputPartition):
-    """The input of a task."""
-
-    def __init__(self, range_: OffsetRange) -> None:
-        super().__init__(range_)
 
 
 def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | None) -> Iterator[pa.RecordBatch]:
