@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -26,29 +27,22 @@ _NEEDED: Final = {
 }
 
 
+@dataclass
 class LakeSession:
     """A session of its own on the caller's Spark, so that the caller's SQL configuration stays unchanged. `more` are
     settings besides those that every job needs. It is created on first use: starting Spark takes seconds.
     """
 
-    def __init__(
-        self,
-        spark: Callable[[], SparkSession],
-        publisher: Publisher,
-        root: str,
-        target_size: int,
-        more: Mapping[str, str] | None = None,
-    ) -> None:
-        self._spark = spark
-        self._publisher = publisher
-        self._root = root
-        self._target_size = target_size
-        self._more = more or {}
+    spark: Callable[[], SparkSession]
+    publisher: Publisher
+    root: str
+    target_size: int
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _session(self) -> SparkSession:
-        lake = self._publisher.spark_settings(self._root)
-        return configured_session(self._spark(), self._target_size, {**lake, **self._more})
+        lake = self.publisher.spark_settings(self.root)
+        return configured_session(self.spark(), self.target_size, {**lake, **self.more})
 
     @contextmanager
     def running(self) -> Iterator[SparkSession]:
@@ -64,7 +58,7 @@ class LakeSession:
         """A context with the caller's session, for jobs without SQL: no SQL configuration affects them, and creating
         an SQL session takes a second. Spark's errors become `SparkFailedError` here too."""
         with _failing():
-            yield self._spark()
+            yield self.spark()
 
 
 @contextmanager

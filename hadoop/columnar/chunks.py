@@ -18,17 +18,16 @@ import pyarrow as pa
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import CorruptRecordError
 
-from ..lake.layout import INVALID
+from ..lake.layout import INVALID, NO_VALUE
 from ..load.reading import read_records
 from ..load.rows import RowFormat, RowMaker
 from ..options import ReadOptions
-from .tally import OffsetTally, Tallies, add
+from .tally import Offsets, OffsetTally, Tallies, add
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 _FEW_ROWS: Final = 1_000
 """Batches smaller than this are joined: each column of a batch has a fixed cost equal to that of some hundred
 values."""
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _INVALID_PLACE: Final = np.iinfo(np.int64).min
 
 
@@ -127,19 +126,20 @@ class _Rows:
 def _split(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields the rows of each place, in their order. Usually a batch has few places, each with adjacent rows."""
     codes = places.view(pa.int64()).fill_null(_INVALID_PLACE).to_numpy(zero_copy_only=False)
-    starts = _starts(codes)
+    starts = starts_of(codes)
     if len(set(codes[starts].tolist())) < len(starts):
         order = np.argsort(codes, kind="stable")
         rows, codes = rows.take(pa.array(order)), codes[order]
-        starts = _starts(codes)
+        starts = starts_of(codes)
     ends = [*starts[1:].tolist(), len(codes)]
     for start, end in zip(starts.tolist(), ends, strict=True):
         yield int(codes[start]), rows.slice(start, end - start)
 
 
-def _starts(codes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Returns the positions at which the value changes."""
-    return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
+def starts_of(*columns: Offsets) -> Offsets:
+    """Returns the positions at which the value of a column changes."""
+    changes = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
 def _directories(format_: RowFormat, places: Sequence[int]) -> list[str]:
@@ -147,7 +147,7 @@ def _directories(format_: RowFormat, places: Sequence[int]) -> list[str]:
     known = pa.array([None if p == _INVALID_PLACE else p for p in places], pa.int64()).view(pa.timestamp("us"))
     absent = {"dt": INVALID}
     columns = [
-        [f"{name}={absent.get(name, _NO_VALUE) if value is None else value}" for value in column.to_pylist()]
+        [f"{name}={absent.get(name, NO_VALUE) if value is None else value}" for value in column.to_pylist()]
         for name, column in zip(format_.partition_by, format_.directories(known), strict=True)
     ]
     return ["/".join(parts) for parts in zip(*columns, strict=True)]

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from klamm.core.errors import KlammError
 from klamm.core.interfaces.audit import NO_WINDOW
 
-from .chunks import Chunk
+from .chunks import Chunk, starts_of
 from .tally import Offsets, OffsetTally, Tallies, add
 
 GROUP_ROWS: Final = 262_144
@@ -174,23 +174,17 @@ def _windows(
     millis = np.floor_divide(stamps, 1000)
     windows = np.where(millis >= 0, millis - millis % window_ms, NO_WINDOW)
     sizes = batch.column("_size").to_numpy().astype(np.int64)
-    starts = _starts(partitions, windows)
+    starts = starts_of(partitions, windows)
     if len(set(zip(partitions[starts].tolist(), windows[starts].tolist(), strict=True))) < len(starts):
         order = np.lexsort((offsets, windows, partitions))
         partitions, windows, offsets, sizes = (a[order] for a in (partitions, windows, offsets, sizes))
-        starts = _starts(partitions, windows)
+        starts = starts_of(partitions, windows)
     ends = np.concatenate([starts[1:], [len(offsets)]])
     sums = np.add.reduceat(sizes, starts)
     for start, end, size in zip(starts.tolist(), ends.tolist(), sums.tolist(), strict=True):
         yield Window(
             int(partitions[start]), int(windows[start]), end - start, size, int(offsets[start]), int(offsets[end - 1])
         )
-
-
-def _starts(partitions: np.ndarray[Any, Any], windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the positions at which the partition or window changes."""
-    changes = (partitions[1:] != partitions[:-1]) | (windows[1:] != windows[:-1])
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
 def join(to: Windows, more: Iterable[Window]) -> None:

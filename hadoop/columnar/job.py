@@ -50,27 +50,19 @@ class ReadTasks:
     ranges: Sequence[OffsetRange]
 
 
+@dataclass(frozen=True, slots=True)
 class ColumnarJob:
     """Writes loads of one lake. `tasks` splits ranges into parts that are read by one task each."""
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        files: FileFormat,
-        tasks: Callable[[list[OffsetRange]], ReadTasks],
-        *,
-        window_ms: int,
-        progress: Progress,
-    ) -> None:
-        self._publisher = publisher
-        self._files = files
-        self._tasks = tasks
-        self._window_ms = window_ms
-        self._progress = progress
+    publisher: Publisher
+    files: FileFormat
+    tasks: Callable[[list[OffsetRange]], ReadTasks]
+    window_ms: int
+    progress: Progress
 
     def serves(self, context: SparkContext, format_: RowFormat) -> bool:
         """True if Spark's tasks run on this machine, and no option requires Spark's own writer."""
-        if self._files.name != "parquet" or format_.quarantine or not re.match(r"local(\[|$)", context.master or ""):
+        if self.files.name != "parquet" or format_.quarantine or not re.match(r"local(\[|$)", context.master or ""):
             return False
         settings = dict(context.getConf().getAll())
         if settings.get(_CODEC, "snappy") not in _CODECS or any(
@@ -82,12 +74,12 @@ class ColumnarJob:
     def write(self, session: SparkSession, path: str, ranges: list[OffsetRange], format_: RowFormat) -> Counts:
         """Writes all rows of the ranges below `path`, and counts them from the files. Raises `LakeError` if the files
         do not hold exactly the rows that were read."""
-        tasks = self._tasks(ranges)
+        tasks = self.tasks(ranges)
         context = session.sparkContext
         with _scratch() as scratch:
-            with self._progress.watch(session, f"read {format_.topic}"):
+            with self.progress.watch(session, f"read {format_.topic}"):
                 chunks, read = self._read(context, tasks, format_, scratch)
-            with self._progress.watch(session, f"write {format_.topic}"):
+            with self.progress.watch(session, f"write {format_.topic}"):
                 written = self._write(context, chunks, path, scratch, spark_metadata(format_.columns()))
         return self._prove(path, ranges, read, written)
 
@@ -108,20 +100,20 @@ class ColumnarJob:
     def _write(
         self, context: SparkContext, chunks: list[Chunk], path: str, scratch: Path, metadata: Mapping[str, str]
     ) -> list[Written]:
-        pieces = pieces_of(chunks, self._files.target_size)
+        pieces = pieces_of(chunks, self.files.target_size)
         sizes = {number: sum(chunk.size for chunk in piece) for number, piece in enumerate(pieces)}
         most = min(len(pieces), 2 * context.defaultParallelism, -(-sum(sizes.values()) // TASK_BYTES))
-        here = self._publisher.folder(path)
+        here = self.publisher.folder(path)
         # Not their final place: a task that is run again may leave a file that is not in the result.
         folder = scratch / "files" if here is None else here / TEMPORARY
         codec = _CODECS[context.getConf().get(_CODEC, "snappy") or ""]
-        writer = WriteFiles(str(folder), codec, self._files.target_size, self._window_ms, metadata)
+        writer = WriteFiles(str(folder), codec, self.files.target_size, self.window_ms, metadata)
         bins = [[pieces[number] for number in numbers] for numbers in packed(sizes, most)]
         written = list(_run(context, bins, writer))
 
         def give(file: Written) -> None:
             if here is None:
-                self._publisher.put(folder / file.name, f"{path}/{file.name}")
+                self.publisher.put(folder / file.name, f"{path}/{file.name}")
                 return
             (here / file.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / file.name).rename(here / file.name)
@@ -129,11 +121,11 @@ class ColumnarJob:
         with ThreadPoolExecutor(_PUTS) as pool:
             for _ in pool.map(give, written):
                 pass
-        self._publisher.remove(f"{path}/{TEMPORARY}")
+        self.publisher.remove(f"{path}/{TEMPORARY}")
         return written
 
     def _prove(self, path: str, ranges: list[OffsetRange], read: Tallies, written: list[Written]) -> Counts:
-        there = {name: size for name, size in self._publisher.files(path) if is_data(name)}
+        there = {name: size for name, size in self.publisher.files(path) if is_data(name)}
         if there != {file.name: file.size for file in written}:
             raise LakeError(f"{path} holds other files than those that were written")
         found: Tallies = {}

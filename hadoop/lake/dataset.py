@@ -21,12 +21,11 @@ from klamm.core.errors import ConfigError
 from ..publishing.interface import LakeError
 from . import arrow_columns
 from .files import LakeFiles, lake_files
-from .layout import BAD, TopicLayout, is_data, load_number
+from .layout import BAD, NO_VALUE, TopicLayout, is_data, load_number
 from .lineage import Chain, sources
 from .selection import DIRECTORIES, LOAD, Part, chains_of, select
 
 _BATCH_ROWS: Final = 65_536
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def dataset(
@@ -135,7 +134,7 @@ class LakeDataset:
             places: dict[str, str | int | None] = {}
             for directory in name.split("/")[:-1]:
                 key, _, value = directory.partition("=")
-                places[key] = None if value == _NO_VALUE else value
+                places[key] = None if value == NO_VALUE else value
             if not part.files:
                 places[LOAD] = load_number(part.path.rpartition("/")[2])
             yield f"{part.path}/{name}", places

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
@@ -12,14 +13,13 @@ import numpy as np
 from ..publishing.interface import LakeError, LakeUnavailableError
 from .contents import NONE, FileRows, Longs, read_rows
 from .files import LakeFiles
-from .layout import BAD, INVALID, OWNER, SUCCESS, is_data
+from .layout import BAD, INVALID, NO_VALUE, OWNER, SUCCESS, is_data
 from .local_time import day_start
 from .verification.findings import Bounds
 
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
-_NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
-_DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
+_DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{NO_VALUE}))?\Z")
 _NAMED: Final = 3
 """The most examples in a message."""
 T = TypeVar("T")
@@ -31,67 +31,59 @@ def _utc(rows: FileRows) -> Longs:
     return rows.timestamp
 
 
+@dataclass(frozen=True, slots=True)
 class PublishedDirectory:
     """The directory `path` of a `what`, a load or a generation, whose manifest is the file `manifest`. `find` is called
     for each damage with its kind and a line.
     """
 
-    def __init__(
-        self,
-        files: LakeFiles,
-        path: str,
-        what: str,
-        manifest: str,
-        bounds: Bounds | None,
-        find: Callable[[str, str], None],
-    ) -> None:
-        self._files = files
-        self._path = path
-        self._what = what
-        self._manifest = manifest
-        self._bounds = bounds
-        self._find = find
+    files: LakeFiles
+    path: str
+    what: str
+    manifest: str
+    bounds: Bounds | None
+    find: Callable[[str, str], None]
 
     def data_files(self, own: Iterable[str]) -> dict[str, int]:
         """Returns the directory's data files and their sizes. Reports any other file that is not among its `own` files
         as foreign.
         """
-        there = dict(self._files.files(self._path))
-        known = {*own, self._manifest, SUCCESS, OWNER}
+        there = dict(self.files.files(self.path))
+        known = {*own, self.manifest, SUCCESS, OWNER}
         data = {}
         if SUCCESS not in there:
-            self._find("files", f"{SUCCESS} is missing")
+            self.find("files", f"{SUCCESS} is missing")
         for name, size in there.items():
             folder, _, last = name.rpartition("/")
             checked = last.removeprefix(".").removesuffix(".crc")
             if last == f".{checked}.crc":  # Hadoop's checksums on `file:`
                 if f"{folder}/{checked}".lstrip("/") not in there:
-                    self._find("files", f"{folder}/{checked} is missing: only its checksum {last} is there")
+                    self.find("files", f"{folder}/{checked} is missing: only its checksum {last} is there")
             elif is_data(name) and (folder == BAD or _DIRECTORY.match(folder)):
                 data[name] = size
             elif name not in known:
-                self._find("files", f"{name} does not belong to the {self._what}")
+                self.find("files", f"{name} does not belong to the {self.what}")
         return data
 
     def check_owner(self, job_id: str | None) -> None:
         """Checks the owner's file against the manifest's job; `job_id` is None if the manifest cannot be read."""
-        found = self._files.read(f"{self._path}/{OWNER}")
+        found = self.files.read(f"{self.path}/{OWNER}")
         if found is None:
-            self._find("files", f"{OWNER} is missing")
+            self.find("files", f"{OWNER} is missing")
             return
         try:
             job = json.loads(found)["job_id"]
         except (ValueError, LookupError, TypeError):
-            self._find("files", f"{OWNER} cannot be read")
+            self.find("files", f"{OWNER} cannot be read")
             return
         if job_id is not None and job != job_id:
-            self._find("history", f"{OWNER} is of job {job}, {self._manifest} of {job_id}")
+            self.find("history", f"{OWNER} is of job {job}, {self.manifest} of {job_id}")
 
     def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> FileRows | None:
         """Returns a data file's rows, with the column `more`; None if it cannot be read. Reports rows in the directory
         of another day or hour, by the local times of `local`.
         """
-        rows = self._readable(lambda: read_rows(self._files, f"{self._path}/{name}", more))
+        rows = self._readable(lambda: read_rows(self.files, f"{self.path}/{name}", more))
         if rows is not None:
             self._in_directory(name, name.rpartition("/")[0], rows, local)
         return rows
@@ -100,9 +92,9 @@ class PublishedDirectory:
         """Returns a file of the directory as `parse` reads it; None if it is `missing`, or cannot be read."""
 
         def found() -> T | None:
-            data = self._files.read(f"{self._path}/{name}")
+            data = self.files.read(f"{self.path}/{name}")
             if data is None:
-                self._find("files", missing or f"{name} is missing")
+                self.find("files", missing or f"{name} is missing")
             return None if data is None else parse(data)
 
         return self._readable(found)
@@ -114,7 +106,7 @@ class PublishedDirectory:
         except LakeUnavailableError:
             raise
         except LakeError as error:
-            self._find("files", str(error))
+            self.find("files", str(error))
             return None
 
     def _in_directory(self, name: str, folder: str, rows: FileRows, local: LocalTime) -> None:
@@ -125,16 +117,16 @@ class PublishedDirectory:
         there = rows.timestamp != NONE
         if day == INVALID:
             valid = np.zeros(rows.number, np.bool_)
-            if self._bounds is not None:
-                valid = there & (rows.timestamp >= self._bounds.min_us) & (rows.timestamp <= self._bounds.max_us)
-            wrong = np.ones(rows.number, np.bool_) if hour not in (None, _NO_HOUR) else valid
+            if self.bounds is not None:
+                valid = there & (rows.timestamp >= self.bounds.min_us) & (rows.timestamp <= self.bounds.max_us)
+            wrong = np.ones(rows.number, np.bool_) if hour not in (None, NO_VALUE) else valid
         else:
             start, length = _directory_span(day, hour)
             shown = local(rows)
             wrong = ~(there & (shown >= start) & (shown < start + length))
         if wrong.any():
             named = examples(rows.partition[wrong], rows.offset[wrong])
-            self._find("files", f"{name}: {int(wrong.sum())} rows have a timestamp of another directory: {named}")
+            self.find("files", f"{name}: {int(wrong.sum())} rows have a timestamp of another directory: {named}")
 
 
 def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
@@ -146,7 +138,7 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
         return 0, 0
     if hour is None:
         return start, _DAY_US
-    if hour == _NO_HOUR:
+    if hour == NO_VALUE:
         return start, 0
     return start + int(hour) * _HOUR_US, _HOUR_US
 

@@ -29,6 +29,8 @@ TEMPORARY = "_temporary"
 """The directory where Spark's tasks write before their files get their names."""
 GENERATIONS = "_generations"
 GENERATION = "_generation.json"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""A directory's value for null."""
 INVALID = "__invalid__"
 """The `dt` of records without a timestamp or with one outside the configured bounds."""
 

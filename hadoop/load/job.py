@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
@@ -171,43 +172,31 @@ class _Plan:
         return Loaded(self.topic_id, {p.reads.partition.partition: self._range(p) for p in self.partitions})
 
     def _range(self, planned: _Planned) -> PartitionRange:
-        gap = (planned.lost.end, self.reset) if planned.lost.size else None
-        end = max(planned.begin, planned.reads.end)
-        return PartitionRange.of(planned.begin, end, gap, self.batches.get(planned.reads.partition))
+        lost_to, reset = (planned.lost.end, self.reset) if planned.lost.size else (None, None)
+        end, batch = max(planned.begin, planned.reads.end), self.batches.get(planned.reads.partition)
+        return PartitionRange(start=planned.begin, end=end, lost_to=lost_to, reset=reset, batch=batch)
 
 
+@dataclass(eq=False)
 class LoadJob:
     """Loads one topic after another into one lake."""
 
-    def __init__(
-        self,
-        spark: Callable[[], SparkSession],
-        topics: Topics,
-        publisher: Publisher,
-        spec: LoadSpec,
-        *,
-        auditor: LoadAuditor | None = None,
-        committer: GroupOffsets | None = None,
-        columnar: ColumnarJob | None = None,
-        progress: Progress | None = None,
-        warn: Callable[[str], None] = _log.warning,
-        check: Callable[[], None] = lambda: None,
-        now_s: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-    ) -> None:
-        self._spark = LakeSession(spark, publisher, spec.root, spec.files.target_size)
-        self._topics = topics
-        self._publisher = publisher
-        self._spec = spec
-        self._history = HistoryCheck(topics)
-        self._auditor = auditor
-        self._committer = committer
-        self._columnar = columnar
-        self._progress = progress or Progress()
-        self._warn = warn
-        self._check = check
-        self._now_s = now_s
-        self._new_id = new_id
+    spark: Callable[[], SparkSession]
+    topics: Topics
+    publisher: Publisher
+    spec: LoadSpec
+    auditor: LoadAuditor | None = None
+    committer: GroupOffsets | None = None
+    columnar: ColumnarJob | None = None
+    progress: Progress = field(default_factory=Progress)
+    warn: Callable[[str], None] = _log.warning
+    check: Callable[[], None] = lambda: None
+    now_s: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+
+    def __post_init__(self) -> None:
+        self._session = LakeSession(self.spark, self.publisher, self.spec.root, self.spec.files.target_size)
+        self._history = HistoryCheck(self.topics)
 
     def run(self, topic: str, limits: LoadLimits = _NO_LIMITS) -> LoadResult | None:
         """Makes one load; returns None when there is nothing new.
@@ -215,26 +204,26 @@ class LoadJob:
         Raises `LoadConflictError` when another job published first, `NoLakeError` if the lake's path is a file,
         `LakeError` if the topic's directory is one.
         """
-        started = self._now_s()
-        layout = TopicLayout(self._spec.root, topic)
-        check_root(self._publisher, self._spec.root)
-        check_topic(self._publisher, layout)
-        sweep(self._publisher, layout, self._spec.staging_retention_s)
+        started = self.now_s()
+        layout = TopicLayout(self.spec.root, topic)
+        check_root(self.publisher, self.spec.root)
+        check_topic(self.publisher, layout)
+        sweep(self.publisher, layout, self.spec.staging_retention_s)
         self._send_audit(layout)
-        plan = self._plan(layout, last := last_manifest(self._publisher, layout), limits)
+        plan = self._plan(layout, last := last_manifest(self.publisher, layout), limits)
         if last is not None:
             self._commit(last)
-        starts_at_end = last is None and self._spec.reset == "latest"
+        starts_at_end = last is None and self.spec.reset == "latest"
         # otherwise a load is published even without records: the next load must know where to begin
         if not plan.has_news and not starts_at_end:
             return None
-        job_id, number = self._new_id(), 1 if last is None else last.load + 1
-        lake = lake_origin(self._publisher, layout, last, uuid.uuid4().hex)
+        job_id, number = self.new_id(), 1 if last is None else last.load + 1
+        lake = lake_origin(self.publisher, layout, last, uuid.uuid4().hex)
         fault_point("load.planned")
-        with Staging(self._publisher, layout, job_id) as staging:
+        with Staging(self.publisher, layout, job_id) as staging:
             format_ = self._format(topic) if plan.reads else None  # otherwise all new records were deleted
             counts = Counts([], {}, []) if format_ is None else self._write(format_, staging.path, plan.reads)
-            self._check()
+            self.check()
             fault_point("load.written")
             self._check_bad(topic, counts)
             plan = self._with_late_losses(topic, plan, counts, staging.path)
@@ -243,9 +232,9 @@ class LoadJob:
             if format_ is not None:
                 manifest = manifest.model_copy(update={"avro_schema": format_.reader})
             self._finish(staging.path, manifest, plan, counts)
-            size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
+            size = sum(s for name, s in self.publisher.files(staging.path) if is_data(name))
             fault_point("load.staged")
-            self._check()  # raises if the user has interrupted: from here on the load is visible
+            self.check()  # raises if the user has interrupted: from here on the load is visible
             if last is None or last.lake != lake:
                 self._announce(manifest, lake)
             staging.publish(number)
@@ -254,17 +243,17 @@ class LoadJob:
         self._commit(manifest)
         lost = tuple(p.lost for p in plan.partitions if p.lost.size)
         why = "are not loaded: auto.offset.reset is latest"
-        if self._spec.reset != "latest":
+        if self.spec.reset != "latest":
             why = "were deleted before they could be loaded"
         for gap in lost:
-            self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} {why}")
+            self.warn(f"{gap.partition}: offsets {gap.start} to {gap.end} {why}")
         for bad in counts.unopened:
-            self._warn(
+            self.warn(
                 f"{TopicPartition(topic, bad.partition)}: the batch of the offsets {bad.start} to {bad.end} cannot be "
                 f"opened and is set aside in {layout.load(number)}/{BAD}: {bad.reason}"
             )
         covered = tuple(p.covered for p in plan.partitions if p.covered.size)
-        seconds = self._now_s() - started
+        seconds = self.now_s() - started
         quarantined = counts.bad + len(counts.unopened)
         return LoadResult(
             topic, number, manifest.rows, manifest.files, size, covered, seconds, lost, quarantined, plan.left,
@@ -273,13 +262,13 @@ class LoadJob:
 
     def last_load_ms(self, topic: str) -> int:
         """Returns when the newest load of a topic was made, in ms since the epoch; 0 without one."""
-        last = last_manifest(self._publisher, TopicLayout(self._spec.root, topic))
+        last = last_manifest(self.publisher, TopicLayout(self.spec.root, topic))
         return 0 if last is None else last.created_ms
 
     def _plan(self, layout: TopicLayout, last: Manifest | None, limits: LoadLimits) -> _Plan:
         topic = layout.topic
-        topic_id, cluster_id = self._topics.topic_id(topic), self._topics.cluster_id()
-        ends = self._topics.ends(topic)
+        topic_id, cluster_id = self.topics.topic_id(topic), self.topics.cluster_id()
+        ends = self.topics.ends(topic)
         if last is not None:
             self._verify(layout, last, cluster_id, ends)
         known = {} if last is None else last.partitions
@@ -289,17 +278,17 @@ class LoadJob:
         ]
         reads, log_bytes = capped([p.reads for p in found], limits.records), 0
         if limits.bytes is not None:
-            reads, log_bytes = capped_bytes(reads, self._topics.densities(reads), limits.bytes)
+            reads, log_bytes = capped_bytes(reads, self.topics.densities(reads), limits.bytes)
         left = sum(p.reads.size for p in found) - sum(r.size for r in reads)
         partitions = tuple(replace(p, reads=r) for p, r in zip(found, reads, strict=True))
         wanted = {p.reads.partition: max(p.begin, p.reads.end) for p in partitions}
-        batches = self._topics.last_batches(wanted)
+        batches = self.topics.last_batches(wanted)
         kept = {
             tp: mark
             for tp, end in wanted.items()
             if (before := known.get(tp.partition)) and before.end == end and (mark := before.batch) is not None
         }
-        return _Plan(topic_id, partitions, kept | batches, self._spec.reset, left, log_bytes)
+        return _Plan(topic_id, partitions, kept | batches, self.spec.reset, left, log_bytes)
 
     def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
         """Checks that the last load's offsets still refer to the same records."""
@@ -308,9 +297,9 @@ class LoadJob:
                 f"{layout.base} was loaded from cluster {last.cluster_id!r}, this cluster is {cluster_id!r}; "
                 "give each cluster a lake of its own"
             )
-        if last.timezone != self._spec.timezone:
+        if last.timezone != self.spec.timezone:
             raise LakeError(
-                f"{layout.base} was loaded with timezone: {last.timezone}, it is now {self._spec.timezone}: a day "
+                f"{layout.base} was loaded with timezone: {last.timezone}, it is now {self.spec.timezone}: a day "
                 "would mean two things; keep the zone, or load into another path"
             )
         self._history.verify_topic(layout, last.topic_id)
@@ -332,7 +321,7 @@ class LoadJob:
         A partition that was added later begins at offset 0 with `latest` too: unlike in a consumer, its first records
         are not skipped.
         """
-        begin, reset = 0 if loaded is None else loaded.end, self._spec.reset
+        begin, reset = 0 if loaded is None else loaded.end, self.spec.reset
         deleted = begin < log.earliest
         if deleted and reset == "fail":
             if loaded is not None:
@@ -354,9 +343,9 @@ class LoadJob:
         Raises `DataLossError` if records may be lost after others that were read: a manifest can have a gap only at the
         beginning of a range.
         """
-        if self._spec.reset == "fail":
+        if self.spec.reset == "fail":
             return plan  # the task has failed
-        ends = self._topics.ends(topic)
+        ends = self.topics.ends(topic)
         first = dict(counts.first)
         for batch in counts.unopened:
             first[batch.partition] = min(first.get(batch.partition, batch.start), batch.start)
@@ -378,9 +367,9 @@ class LoadJob:
         if not ranges:
             return
         bounds = {r.partition.partition: r.end for r in ranges}
-        has_bad = BAD in self._publisher.names(path)
-        with self._spark.running() as session:
-            below = count_below(session, path, self._spec.files, has_bad, bounds)
+        has_bad = BAD in self.publisher.names(path)
+        with self._session.running() as session:
+            below = count_below(session, path, self.spec.files, has_bad, bounds)
         for r in ranges:
             number = r.partition.partition
             aside = sum(max(min(b.end, r.end) - b.start, 0) for b in counts.unopened if b.partition == number)
@@ -392,51 +381,51 @@ class LoadJob:
 
     def _format(self, topic: str) -> RowFormat:
         """Raises `SchemaError` before a record is read if no lake can hold the record type."""
-        format_ = self._topics.format(topic)
+        format_ = self.topics.format(topic)
         format_.schema()
         return format_
 
     def _write(self, format_: RowFormat, path: str, ranges: list[OffsetRange]) -> Counts:
         topic = format_.topic
-        if self._columnar is not None:
-            with self._spark.as_it_is() as spark:
-                if self._columnar.serves(spark.sparkContext, format_):
-                    return self._columnar.write(spark, path, ranges, format_)
-        with self._spark.running() as session:
-            check_zone(session, [self._spec.files.name])
-            with self._progress.watch(session, f"load {topic}"):
-                rows = self._topics.rows(session, ranges, format_)
-                write(rows, path, self._spec.files, format_.quarantine)
-            with self._progress.watch(session, f"count {topic}"):
-                has_bad = BAD in self._publisher.names(path)
-                return count(session, path, self._spec.files, has_bad, self._spec.window_ms, ranges)
+        if self.columnar is not None:
+            with self._session.as_it_is() as spark:
+                if self.columnar.serves(spark.sparkContext, format_):
+                    return self.columnar.write(spark, path, ranges, format_)
+        with self._session.running() as session:
+            check_zone(session, [self.spec.files.name])
+            with self.progress.watch(session, f"load {topic}"):
+                rows = self.topics.rows(session, ranges, format_)
+                write(rows, path, self.spec.files, format_.quarantine)
+            with self.progress.watch(session, f"count {topic}"):
+                has_bad = BAD in self.publisher.names(path)
+                return count(session, path, self.spec.files, has_bad, self.spec.window_ms, ranges)
 
     def _check_bad(self, topic: str, counts: Counts) -> None:
         bad, of = counts.bad_share
-        if bad and bad > self._spec.max_bad_share * of:
+        if bad and bad > self.spec.max_bad_share * of:
             raise TooManyBadError(
                 f"topic {topic}: {bad} of {of} records cannot be read, which is more than max.bad.share: "
-                f"{self._spec.max_bad_share:g} allows; the first is in partition {counts.first_bad}; nothing is loaded"
+                f"{self.spec.max_bad_share:g} allows; the first is in partition {counts.first_bad}; nothing is loaded"
             )
 
     def _describe(
         self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str, lake: LakeOrigin
     ) -> Manifest:
-        files = [name for name, _ in self._publisher.files(path) if is_data(name)]
+        files = [name for name, _ in self.publisher.files(path) if is_data(name)]
         loaded = plan.loaded()
         return Manifest(
             topic=topic,
             topic_id=loaded.topic_id,
             load=number,
             job_id=job_id,
-            cluster_id=self._topics.cluster_id(),
-            created_ms=int(self._now_s() * 1000),
+            cluster_id=self.topics.cluster_id(),
+            created_ms=int(self.now_s() * 1000),
             rows=total_rows(counts.ranges),
             files=len(files),
             partitions=dict(loaded.partitions),
             quarantined=counts.bad,
             isolation_level=IsolationLevel.READ_COMMITTED.name.lower(),
-            timezone=self._spec.timezone,
+            timezone=self.spec.timezone,
             unopened=counts.unopened,
             lake=lake,
         )
@@ -449,55 +438,49 @@ class LoadJob:
         begins = {p.reads.partition: p.reads.start for p in plan.partitions}
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
         topic = manifest.topic, manifest.topic_id
-        audit = LoadAudit.of(self._spec.owner, topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost)
+        audit = LoadAudit.of(self.spec.owner, topic, manifest.load, manifest.job_id, self.spec.window_ms, held, lost)
         audit = audit.model_copy(update={"watermark_ms": self._watermark_ms(audit, manifest.lake)})
         files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
         for name, data in files.items():
-            self._publisher.write(f"{path}/{name}", data)
+            self.publisher.write(f"{path}/{name}", data)
 
     def _watermark_ms(self, audit: LoadAudit, lake: LakeOrigin) -> int | None:
         """Computes the watermark; None if that fails: a failing audit never fails a load (design D7)."""
-        if self._auditor is None:
+        if self.auditor is None:
             return None
-        try:
-            return self._auditor.watermark_ms(audit, lake)
-        except Exception as error:
-            self._warn(f"{audit.topic}: the watermark is not known ({error}); the load's {AUDIT} has none")
-            return None
+        with self._warning(f"{audit.topic}: the watermark is not known", f"the load's {AUDIT} has none"):
+            return self.auditor.watermark_ms(audit, lake)
+        return None
 
     def _announce(self, manifest: Manifest, lake: LakeOrigin) -> None:
         """Announces a new lake to the audit. A failing audit never fails a load (design D7)."""
-        if self._auditor is None or not manifest.partitions:
+        if self.auditor is None or not manifest.partitions:
             return
-        try:
-            self._auditor.announce(manifest.topic, manifest.topic_id, min(manifest.partitions), lake)
-        except Exception as error:
-            self._warn(
-                f"{manifest.topic}: the audit does not know this lake yet ({error}); until this load's event is "
-                "stored it counts an earlier lake of the sink"
-            )
+        then = "until this load's event is stored it counts an earlier lake of the sink"
+        with self._warning(f"{manifest.topic}: the audit does not know this lake yet", then):
+            self.auditor.announce(manifest.topic, manifest.topic_id, min(manifest.partitions), lake)
 
     def _send_audit(self, layout: TopicLayout) -> None:
         """Sends the missing audit events. A failing audit never fails a load (design D7): the counts are in the lake,
         and a later run sends them.
         """
-        if self._auditor is None:
-            return
-        try:
-            self._auditor.send_missing(layout)
-        except Exception as error:
-            self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
+        if self.auditor is not None:
+            with self._warning(f"{layout.topic}: an audit event is not stored", "the next load sends it"):
+                self.auditor.send_missing(layout)
 
     def _commit(self, manifest: Manifest) -> None:
         """Commits the offsets to the group. A failing commit never fails a load: the manifest determines where the next
         one begins.
         """
-        if self._committer is None:
-            return
+        if self.committer is not None:
+            what = f"{manifest.topic}: the offsets of load {manifest.load} are not committed to the group "
+            with self._warning(what + self.committer.group, "the next run commits them"):
+                self.committer.commit(manifest)
+
+    @contextmanager
+    def _warning(self, what: str, then: str) -> Iterator[None]:
+        """A context whose error becomes a warning: what does not work, and what happens then."""
         try:
-            self._committer.commit(manifest)
+            yield
         except Exception as error:
-            self._warn(
-                f"{manifest.topic}: the offsets of load {manifest.load} are not committed to the group "
-                f"{self._committer.group} ({error}); the next run commits them"
-            )
+            self.warn(f"{what} ({error}); {then}")

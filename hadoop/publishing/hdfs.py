@@ -112,21 +112,16 @@ class _Hdfs:
         self.context.rename(self.path(source), self.path(target), self._options[option])
 
 
+@dataclass(eq=False)
 class HdfsPublisher:
     """See `interface.Publisher`. `hadoop` is called at the first use: it may start a JVM."""
 
-    def __init__(
-        self,
-        hadoop: Callable[[], HadoopJvm],
-        *,
-        replication_timeout_s: float = REPLICATION_TIMEOUT_S,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._make_hadoop = hadoop
-        self._replication_timeout_s = replication_timeout_s
-        self._clock = clock
-        self._sleep = sleep
+    hadoop: Callable[[], HadoopJvm]
+    replication_timeout_s: float = REPLICATION_TIMEOUT_S
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._opened: dict[str, _Hdfs] = {}
 
@@ -222,14 +217,14 @@ class HdfsPublisher:
 
     def sync(self, path: str) -> None:
         """Raises `LakeError` if a file stays open, or a block short of replicas, for longer than the time-out."""
-        deadline = self._clock() + self._replication_timeout_s
+        deadline = self.clock() + self.replication_timeout_s
         while short := self._repeatable(f"cannot sync {path}", path, lambda hdfs: _not_durable(hdfs, path)):
-            if self._clock() > deadline:
+            if self.clock() > deadline:
                 raise LakeError(
-                    f"cannot sync {path}: {short} for {self._replication_timeout_s:g} s; nothing is published (are "
+                    f"cannot sync {path}: {short} for {self.replication_timeout_s:g} s; nothing is published (are "
                     "there as many live DataNodes as dfs.replication requires?)"
                 )
-            self._sleep(_POLL_S)
+            self.sleep(_POLL_S)
 
     def folder(self, path: str) -> Path | None:
         del path
@@ -282,7 +277,7 @@ class HdfsPublisher:
         with self._lock:
             found = self._opened.get(uri)
             if found is None:
-                found = self._opened[uri] = _Hdfs(self._make_hadoop(), uri)
+                found = self._opened[uri] = _Hdfs(self.hadoop(), uri)
             return found
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -82,60 +82,54 @@ class CompactResult:
         )
 
 
+@dataclass(eq=False)
 class CompactJob:
     """Compacts one topic after another of one lake."""
 
-    def __init__(
-        self,
-        spark: Callable[[], SparkSession],
-        publisher: Publisher,
-        spec: CompactSpec,
-        *,
-        progress: Progress | None = None,
-        check: Callable[[], None] = lambda: None,
-        now_s: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-    ) -> None:
+    spark: Callable[[], SparkSession]
+    publisher: Publisher
+    spec: CompactSpec
+    progress: Progress = field(default_factory=Progress)
+    check: Callable[[], None] = lambda: None
+    now_s: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+
+    def __post_init__(self) -> None:
+        root, target = self.spec.root, self.spec.target_size
         # The shuffle splits a directory between reading tasks, not within one: no task reads more than a file may have.
-        reads = {"spark.sql.files.maxPartitionBytes": str(min(spec.target_size, _READ_BYTES))}
-        self._spark = LakeSession(spark, publisher, spec.root, spec.target_size, reads)
-        self._publisher = publisher
-        self._spec = spec
-        self._progress = progress or Progress()
-        self._check = check
-        self._now_s = now_s
-        self._new_id = new_id
+        reads = {"spark.sql.files.maxPartitionBytes": str(min(target, _READ_BYTES))}
+        self._session = LakeSession(self.spark, self.publisher, root, target, reads)
 
     def run(self, topic: str) -> CompactResult | None:
         """Merges all loads into one generation; returns None if the newest one contains them already, or there are no
         rows. Raises `LoadConflictError` if another compaction published first.
         """
-        started = self._now_s()
-        layout = TopicLayout(self._spec.root, topic)
-        sweep(self._publisher, layout, self._spec.staging_retention_s)
+        started = self.now_s()
+        layout = TopicLayout(self.spec.root, topic)
+        sweep(self.publisher, layout, self.spec.staging_retention_s)
         # Before the loads: a generation published meanwhile may be newer than the loads that this compaction reads.
-        numbers = generation_numbers(self._publisher, layout)
+        numbers = generation_numbers(self.publisher, layout)
         loads = self._plan(layout)
         if not any(load.readable for load in loads) or (numbers and self._is_held(layout, numbers[-1], loads)):
             return None
-        job_id, number = self._new_id(), numbers[-1] + 1 if numbers else 1
+        job_id, number = self.new_id(), numbers[-1] + 1 if numbers else 1
         fault_point("compact.planned")
-        with Staging(self._publisher, layout, job_id) as staging:
+        with Staging(self.publisher, layout, job_id) as staging:
             files, held = self._write(layout, loads, staging.path)
-            self._check()
+            self.check()
             fault_point("compact.written")
             generation = self._describe(layout, number, job_id, loads, files, held, staging.path)
-            self._publisher.write(f"{staging.path}/{GENERATION}", generation.to_bytes())
-            self._publisher.write(f"{staging.path}/{SUCCESS}", b"")
+            self.publisher.write(f"{staging.path}/{GENERATION}", generation.to_bytes())
+            self.publisher.write(f"{staging.path}/{SUCCESS}", b"")
             fault_point("compact.staged")
-            self._check()  # raises if the user has interrupted: from here on the generation is visible
+            self.check()  # raises if the user has interrupted: from here on the generation is visible
             staging.publish_generation(number)
             fault_point("compact.published")
-        return CompactResult(generation, sum(len(load.readable) for load in loads), self._now_s() - started)
+        return CompactResult(generation, sum(len(load.readable) for load in loads), self.now_s() - started)
 
     def _plan(self, layout: TopicLayout) -> list[LoadEntry]:
         """Returns the published loads. Raises `LakeError` unless they are complete and intact."""
-        loads = loads_of(self._publisher, layout)
+        loads = loads_of(self.publisher, layout)
         for index, load in enumerate(loads):
             if load.number != index + 1:
                 raise LakeError(f"{layout.load(index + 1)} is missing; {_HINT}")
@@ -145,19 +139,19 @@ class CompactJob:
         return loads
 
     def _is_held(self, layout: TopicLayout, number: int, loads: Sequence[LoadEntry]) -> bool:
-        newest = read_generation(self._publisher, layout, number)
+        newest = read_generation(self.publisher, layout, number)
         if newest is None:
             raise LakeError(f"{layout.generation(number)} has no {GENERATION}; {_HINT}")
         return [(m.load, m.digest) for m in newest.loads] == [(load.number, load.digest) for load in loads]
 
     def _write(self, layout: TopicLayout, loads: Sequence[LoadEntry], path: str) -> tuple[FileFormat, Held]:
         parts = parts_of(layout, loads)
-        files = FileFormat(parts[-1].format, partitioning(parts), self._spec.target_size)
-        with self._spark.running() as session:
+        files = FileFormat(parts[-1].format, partitioning(parts), self.spec.target_size)
+        with self._session.running() as session:
             rows = frame(session, parts).drop(*({"dt", "hr"} - {*files.partition_by}))
-            with self._progress.watch(session, f"compact {layout.topic}"):
+            with self.progress.watch(session, f"compact {layout.topic}"):
                 write_clustered(rows, path, files)
-            with self._progress.watch(session, f"count {layout.topic}"):
+            with self.progress.watch(session, f"count {layout.topic}"):
                 written = session.read.schema(rows.schema).format(files.name).load(path)
                 held, source = _held(written), _held(rows)
                 aside = _set_aside(session, layout, loads)
@@ -195,13 +189,13 @@ class CompactJob:
             cluster_id=newest.cluster_id,
             generation=number,
             job_id=job_id,
-            created_ms=int(self._now_s() * 1000),
+            created_ms=int(self.now_s() * 1000),
             format=files.name,
             partition_by=files.partition_by,
             avro_schema=next((s for load in reversed(loads) if (s := load.manifest.avro_schema) is not None), None),
             rows=sum(count for count, _ in held.values()),
             loads=[merged_load(load.manifest, load.digest, rows.get(load.number, {})) for load in loads],
-            files=[DataFile(name=name, bytes=size) for name, size in self._publisher.files(path) if is_data(name)],
+            files=[DataFile(name=name, bytes=size) for name, size in self.publisher.files(path) if is_data(name)],
         )
 
 

@@ -810,7 +810,7 @@ def test_a_lake_on_hdfs_is_compacted_and_collected(
 def test_a_compaction_that_the_user_ends_publishes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     filled(spark, str(tmp_path))
     plain = compactor(spark, str(tmp_path))
-    given_up = CompactJob(lambda: spark, LocalPublisher(), plain._spec, check=lambda: sys.exit(130))
+    given_up = CompactJob(lambda: spark, LocalPublisher(), plain.spec, check=lambda: sys.exit(130))
     with pytest.raises(SystemExit):
         given_up.run(TOPIC)
     assert numbers(tmp_path) == []
