@@ -15,20 +15,16 @@ from klamm.core.maven import MavenJars
 
 AVRO: Final = "avro"
 VARIABLE: Final = "KLAMM_AVRO_JARS"
-_JARS: Final = MavenJars("spark-avro's jars", "klamm.hadoop.avro", "avro-jars", VARIABLE)
+JARS: Final = MavenJars("spark-avro's jars", "klamm.hadoop.avro", "avro-jars", VARIABLE)
 _OF_SPARK: Final = ("spark.jars", "spark.jars.packages")
-
-
-def have_avro_jar() -> bool:
-    return _JARS.have()
 
 
 def find_avro_jar() -> str:
     """Returns the jar's path; copies the jar first if it is missing. Raises `ConfigError` in one line if that is not
     possible."""
-    found = sorted(_JARS.find().glob("spark-avro_*.jar"))
+    found = sorted(JARS.find().glob("spark-avro_*.jar"))
     if not found:
-        raise ConfigError(f"{_JARS.folder()} holds no spark-avro_….jar")
+        raise ConfigError(f"{JARS.folder()} holds no spark-avro_….jar")
     return str(found[-1])
 
 
@@ -45,7 +41,7 @@ def with_avro(spark_config: Mapping[str, str], format_: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     if "--have" in sys.argv[1:]:
-        sys.exit(not have_avro_jar())
+        sys.exit(not JARS.have())
     try:
         find_avro_jar()
     except ConfigError as error:

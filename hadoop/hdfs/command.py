@@ -10,7 +10,7 @@ import typer
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.output import say
 
-from .jars import announcement
+from .jars import JARS
 from .server import HdfsPorts, HdfsServer
 
 _DEFAULT = HdfsPorts()
@@ -35,7 +35,7 @@ def hdfs(
     ports = HdfsPorts(port, http_port, data_port, data_http_port, data_ipc_port)
     server = HdfsServer(data_dir, ports, ends_with_parent=True)
     try:
-        if (line := announcement()) is not None:
+        if (line := JARS.announcement()) is not None:
             say(line, err=True)
         server.start()
         say(

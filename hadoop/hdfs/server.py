@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 from xml.sax.saxutils import escape
@@ -26,6 +26,7 @@ NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 FORMAT_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.05
+_PORT_OPTIONS: Final = ("--port", "--http-port", "--data-port", "--data-http-port", "--data-ipc-port")
 _JVM: Final = (
     "-Xmx256m", "-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xss512k",
     "-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -73,13 +74,7 @@ class HdfsPorts:
 
     def by_option(self) -> dict[str, int]:
         """Returns each port by its option of `klamm hdfs`."""
-        return {
-            "--port": self.name_node,
-            "--http-port": self.name_node_http,
-            "--data-port": self.data_node,
-            "--data-http-port": self.data_node_http,
-            "--data-ipc-port": self.data_node_ipc,
-        }
+        return dict(zip(_PORT_OPTIONS, astuple(self), strict=True))
 
 
 class HdfsServer:

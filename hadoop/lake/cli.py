@@ -24,8 +24,7 @@ from klamm.core.extras import importing
 
 from ..load.audit import read_audit
 from ..publishing.interface import LakeError, LakeReader, LakeUnavailableError, check_root
-from ..sinks import choose
-from .config import HDFS_SCHEME, LakeConfig, size_in_bytes
+from .config import HDFS_SCHEME, LakeConfig, choose_lake, size_in_bytes
 from .files import LakeFiles, lake_files
 from .generations.generation import Generation, generation_numbers, generation_of, generations_of
 from .layout import TopicLayout
@@ -262,9 +261,9 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         raise ConfigError(
             f"{config}: there is no sink {lake!r} (there are: {known}); a path has a slash, as in ./{lake}"
         )
-    name, chosen = choose(settings, lake)
+    name, chosen = choose_lake(settings, lake)
     sink = chosen.choice.config
-    if not isinstance(sink, LakeConfig):  # `choose` has checked it
+    if not isinstance(sink, LakeConfig):  # `choose_lake` has checked it
         raise ConfigError(f"{lake} is not a sink with `plugin: hadoop`")
     if (found := sink.local_file_in_the_way()) is not None:
         raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
@@ -380,16 +379,12 @@ def _show_generation(generation: Generation, as_json: bool, few: int | None) -> 
     facts = {**_generation_row(generation), "format": generation.format, "topic id": generation.topic_id}
     for name, value in facts.items():
         say(f"{name}: {'' if value is None else value}")
-    rows: list[dict[str, Any]] = [
-        {"load": merged.load, "rows": sum(merged.rows.values()), "ends": _ends(merged.ends, few)}
-        for merged in generation.loads
-    ]
+    rows: list[dict[str, Any]] = []
+    for merged in generation.loads:
+        ends = _listed([f"{partition}:{end}" for partition, end in sorted(merged.ends.items())], few)
+        rows.append({"load": merged.load, "rows": sum(merged.rows.values()), "ends": ends})
     _print_few(rows, ("load", "rows", "ends"), "loads", few)
     _print_few([{"file": file.name, "bytes": file.bytes} for file in generation.files], ("file", "bytes"), "files", few)
-
-
-def _ends(ends: Mapping[int, int], few: int | None) -> str:
-    return _listed([f"{partition}:{end}" for partition, end in sorted(ends.items())], few)
 
 
 def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> None:

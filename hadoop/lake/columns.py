@@ -35,7 +35,7 @@ def _fields(
     for field in want:
         source = found.get(field.name)
         if source is None:
-            yield field.name, _null(field.dataType)
+            yield field.name, sf.lit(None).cast(field.dataType)
         else:
             yield field.name, _as(get(source.name), mine[source.name], field.dataType, source.chain)
 
@@ -79,7 +79,3 @@ def _counted(column: Column, have: DataType, unit: str | None) -> Column:
     if isinstance(have, LongType):
         return sf.timestamp_millis(column) if unit == "timestamp-millis" else sf.timestamp_micros(column)
     return sf.unix_millis(column) if unit == "timestamp-millis" else sf.unix_micros(column)
-
-
-def _null(kind: DataType) -> Column:
-    return sf.lit(None).cast(kind)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -32,6 +32,11 @@ from klamm.core.config.section import (
     wrong_key,
 )
 from klamm.core.config.units import parse_size
+from klamm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from klamm.core.config.sections.sink import SinkSettings
+    from klamm.core.config.settings import Settings
 
 PARTITIONINGS = (("dt",), ("dt", "hr"))
 LOCAL_SCHEMES: Final = ("", "file")
@@ -287,15 +292,25 @@ class LakeConfig(Section):
         made._written = str(given["path"]) if isinstance(given, Mapping) and "path" in given else made.path
         return made
 
-    def file_in_the_way(self, is_file: Callable[[str], bool]) -> str | None:
-        """Calls the module's function of this name for the lake's path."""
-        return file_in_the_way(self.path, is_file, self._written)
-
     def local_file_in_the_way(self) -> str | None:
-        """Returns `file_in_the_way` for a lake on `file:`; None for any other lake."""
+        """Returns what `file_in_the_way` does, for a lake on `file:`; None for any other lake."""
         if urlsplit(self.path).scheme not in LOCAL_SCHEMES:
             return None
-        return self.file_in_the_way(is_local_file)
+        return file_in_the_way(self.path, is_local_file, self._written)
+
+
+def choose_lake(settings: Settings, sink: str | None) -> tuple[str, SinkSettings]:
+    """Returns the sink by name, or the only one of the plugin `hadoop`."""
+    lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, LakeConfig)]
+    if sink is None:
+        if len(lakes) != 1:
+            known = ", ".join(lakes) or "none; `plugin: hadoop` makes one"
+            raise ConfigError(f"{settings.source}: sinks: name the one to be loaded (there are: {known})")
+        sink = lakes[0]
+    if sink not in lakes:
+        settings.sink(sink)
+        raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
+    return sink, settings.sink(sink)
 
 
 class LakeLoad:

@@ -38,39 +38,27 @@ class BatchMark(BaseModel, frozen=True):
         return self.base_offset is not None
 
 
-class PartitionRange(BaseModel, frozen=True):
+class PartitionRange(BaseModel, frozen=True, validate_by_name=True):
     """Offsets [from, to) of one partition. `lost_to`: the load does not contain [from, lost_to): records there were
     deleted before the load, or the first load skipped them; `reset` is the `auto.offset.reset` that applied. `batch`
     contains the last offset below `to`; None if that was deleted, or nothing was loaded yet."""
 
-    start: int = Field(alias="from", ge=0)
-    end: int = Field(alias="to", ge=0)
+    start: int = Field(validation_alias="from", serialization_alias="from", ge=0)
+    end: int = Field(validation_alias="to", serialization_alias="to", ge=0)
     lost_to: int | None = None
     reset: str | None = None
     batch: BatchMark | None = None
 
-    @classmethod
-    def of(
-        cls, start: int, end: int, gap: tuple[int, str] | None = None, batch: BatchMark | None = None
-    ) -> PartitionRange:
-        """Returns a range; `gap` is (`lost_to`, `reset`)."""
-        lost_to, reset = gap or (None, None)
-        return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "reset": reset, "batch": batch})
 
-
-class UnopenedBatch(BaseModel, frozen=True):
+class UnopenedBatch(BaseModel, frozen=True, validate_by_name=True):
     """A batch that could not be opened: the offsets [from, to) of a partition, and the reason. Its bytes are in
     `_bad`.
     """
 
     partition: int
-    start: int = Field(alias="from", ge=0)
-    end: int = Field(alias="to", ge=0)
+    start: int = Field(validation_alias="from", serialization_alias="from", ge=0)
+    end: int = Field(validation_alias="to", serialization_alias="to", ge=0)
     reason: str
-
-    @classmethod
-    def of(cls, partition: int, start: int, end: int, reason: str) -> UnopenedBatch:
-        return cls.model_validate({"partition": partition, "from": start, "to": end, "reason": reason})
 
 
 class LakeOrigin(BaseModel, frozen=True):

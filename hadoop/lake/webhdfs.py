@@ -10,7 +10,7 @@ import getpass
 import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, BinaryIO, Final, cast
 
 import requests
@@ -84,22 +84,19 @@ class WebHdfsFiles:
             return None
 
     def names(self, path: str) -> list[str]:
-        try:
+        with suppress(_NotThereError):
             return sorted(self._entries(path))
-        except _NotThereError:
-            return []
+        return []
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        try:
+        with suppress(_NotThereError):
             return sorted(self._below(path, ""))
-        except _NotThereError:
-            return []
+        return []
 
     def is_file(self, path: str) -> bool:
-        try:
+        with suppress(_NotThereError):
             return str(self._status(path)["type"]) == "FILE"
-        except _NotThereError:
-            return False
+        return False
 
     def open(self, path: str) -> BinaryIO:
         try:

@@ -34,13 +34,13 @@ TIER = "hadoop"
 Connect = Callable[[], AbstractContextManager[ClusterClient]]
 
 
-class _Counted(BaseModel, frozen=True):
+class _Counted(BaseModel, frozen=True, validate_by_name=True):
     """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes). `lost`: deleted before they
     could be loaded, so that the load has none of their records."""
 
     partition: int
-    start: int = Field(alias="from")
-    end: int = Field(alias="to")
+    start: int = Field(validation_alias="from", serialization_alias="from")
+    end: int = Field(validation_alias="to", serialization_alias="to")
     windows: list[tuple[int, int, int]]
     lost: bool = False
 
@@ -75,14 +75,12 @@ class LoadAudit(BaseModel, frozen=True):
     ) -> LoadAudit:
         """Returns the counts of a load. `topic`: its name and id."""
         ranges = [
-            _Counted.model_validate(
-                {
-                    "partition": c.partition.partition,
-                    "from": c.from_offset,
-                    "to": c.to_offset,
-                    "windows": [(w.start_ms, w.count, w.bytes) for w in c.windows],
-                    "lost": gone,
-                }
+            _Counted(
+                partition=c.partition.partition,
+                start=c.from_offset,
+                end=c.to_offset,
+                windows=[(w.start_ms, w.count, w.bytes) for w in c.windows],
+                lost=gone,
             )
             for gone, part in ((True, lost), (False, counts))
             for c in part

@@ -19,8 +19,8 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
 
+from ..lake.config import choose_lake
 from ..session import require_java
-from ..sinks import choose
 from .interrupt import EXIT_STATUS
 from .metrics import LoadMetrics
 from .report import Status
@@ -131,7 +131,7 @@ def _prepared(
     """
     settings = load_settings(config)
     of_command(settings.log)
-    name, chosen = choose(settings, sink)
+    name, chosen = choose_lake(settings, sink)
     _check_topics(settings, name, chosen, only)
     for topic in only or _known_topics(settings, chosen):
         settings.check_topic(topic)

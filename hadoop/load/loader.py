@@ -88,7 +88,16 @@ class Loader:
         def warn(text: str) -> None:
             say_on(console, f"klamm: {text}")
 
-        spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
+        spec = LoadSpec(
+            root=config.path,
+            files=FileFormat(config.format, config.partition_by, config.target_file_size),
+            owner=sink,
+            timezone=config.timezone,
+            reset=config.auto_offset_reset,
+            max_bad_share=config.max_bad_share,
+            staging_retention_s=config.staging_retention_minutes * 60,
+            window_ms=audit.window_ms if audit else DEFAULT_WINDOW_MS,
+        )
         committer = GroupOffsets(self._topics.client, group) if group else None
         columnar = ColumnarJob(publisher, spec.files, self._topics.tasks, window_ms=spec.window_ms, progress=progress)
         self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, committer=committer,
@@ -188,16 +197,3 @@ class Loader:
             return self._job.last_load_ms(topic)
         except KlammError:  # its own load will report it
             return 0
-
-
-def _spec(sink: str, config: LakeConfig, window_ms: int) -> LoadSpec:
-    return LoadSpec(
-        root=config.path,
-        files=FileFormat(config.format, config.partition_by, config.target_file_size),
-        owner=sink,
-        timezone=config.timezone,
-        reset=config.auto_offset_reset,
-        max_bad_share=config.max_bad_share,
-        staging_retention_s=config.staging_retention_minutes * 60,
-        window_ms=window_ms,
-    )

@@ -156,7 +156,7 @@ def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
         set_aside.where("_end_offset is not null").select("_partition", "_offset", "_end_offset", "_error").toArrow()
     )
     batches = [
-        UnopenedBatch.of(row["_partition"], row["_offset"], row["_end_offset"], row["_error"])
+        UnopenedBatch(partition=row["_partition"], start=row["_offset"], end=row["_end_offset"], reason=row["_error"])
         for row in found.to_pylist()
     ]
     return sorted(batches, key=lambda batch: (batch.partition, batch.start))

@@ -9,7 +9,6 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
@@ -26,7 +25,7 @@ from ..columnar.job import ReadTasks
 from ..lake.config import LakeConfig
 from ..lake.local_time import micros
 from ..options import ReadOptions
-from ..spark.cluster import connect, edges
+from ..spark.cluster import Ends, connect
 from .job import LogEnds
 from .planning.cluster_history import ClusterHistory
 from .planning.plan import Densities, split
@@ -62,9 +61,8 @@ class ClusterTopics(ClusterHistory):
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
         partitions = self.client.partitions(topic)
-        committed = IsolationLevel.READ_COMMITTED
-        first, last = (edges(self.client, partitions, edge, committed) for edge in (EARLIEST, LATEST))
-        return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
+        ends = Ends.of(self.client, partitions, IsolationLevel.READ_COMMITTED)
+        return {tp.partition: LogEnds(ends.earliest[tp], ends.latest[tp]) for tp in partitions}
 
     def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
         found: dict[TopicPartition, list[float | None]] = {r.partition: [] for r in ranges if r.size}

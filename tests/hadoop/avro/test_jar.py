@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from klamm.core.errors import ConfigError
 from klamm.hadoop import read_lake
 from klamm.hadoop.avro import jar
-from klamm.hadoop.avro.jar import have_avro_jar, with_avro
+from klamm.hadoop.avro.jar import JARS, with_avro
 from klammtest.brokers.served import served
 
 
@@ -31,7 +31,7 @@ def test_a_machine_without_maven_says_what_to_install(tmp_path: Path, monkeypatc
         with_avro({}, "avro")
 
 
-@pytest.mark.skipif(not have_avro_jar(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
+@pytest.mark.skipif(not JARS.have(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
 def test_a_topic_is_loaded_as_avro(spark: SparkSession, tmp_path: Path) -> None:
     with served(tmp_path) as at:
         at.produce(range(20))

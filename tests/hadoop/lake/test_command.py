@@ -267,7 +267,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dt=2013-01-01").mkdir(parents=True)
     for number in range(60):
         (folder / "dt=2013-01-01" / f"part-{number:05d}.parquet").write_bytes(b"x" * number)
-    partitions = {n: PartitionRange.of(0, 50) for n in range(40)}
+    partitions = {n: PartitionRange(start=0, end=50) for n in range(40)}
     manifest = Manifest(
         topic="trips",
         load=1,

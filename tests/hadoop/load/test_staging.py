@@ -31,7 +31,7 @@ def manifest(job_id: str, load: int = 1) -> bytes:
         created_ms=0,
         rows=0,
         files=0,
-        partitions={0: PartitionRange.of(0, 5)},
+        partitions={0: PartitionRange(start=0, end=5)},
         lake=LakeOrigin(id="one", directory="t"),
     )
     return made.to_bytes()

@@ -84,7 +84,7 @@ class _Round:
                 later.commit()
             with self._topics() as topics:
                 mark = topics.last_batches({T0: before})[T0]
-                loaded = Loaded(topics.topic_id(TOPIC), {0: PartitionRange.of(0, before, None, mark)})
+                loaded = Loaded(topics.topic_id(TOPIC), {0: PartitionRange(start=0, end=before, batch=mark)})
             self._restore()
             self._produce(self._chance.randint(self._fewest, 2 * MOST))
             new = range(before, self._next)

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
-from klamm.hadoop.avro.jar import have_avro_jar
+from klamm.hadoop.avro.jar import JARS
 from klamm.hadoop.lake.cli import DAMAGED
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.layout import TopicLayout
@@ -611,7 +611,7 @@ def test_an_as_of_of_another_kind_is_refused(tmp_path: Path, as_of: Any) -> None
         read_lake(None, str(tmp_path), TOPIC, as_of=as_of)  # type: ignore[arg-type]
 
 
-NO_AVRO = pytest.mark.skipif(not have_avro_jar(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
+NO_AVRO = pytest.mark.skipif(not JARS.have(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", pytest.param("avro", marks=NO_AVRO)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from klamm.hadoop.avro.jar import find_avro_jar, have_avro_jar
+from klamm.hadoop.avro.jar import JARS, find_avro_jar
 from klamm.hadoop.publishing.hdfs import REPLICATION_TIMEOUT_S, HdfsPublisher
 from klamm.hadoop.session import SparkSettings, hadoop_jvm
 
-_AVRO = {"spark.jars": find_avro_jar()} if have_avro_jar() else {}
+_AVRO = {"spark.jars": find_avro_jar()} if JARS.have() else {}
 SPARK = SparkSettings("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4", **_AVRO})
 """Settings of the one JVM of a test process."""
 

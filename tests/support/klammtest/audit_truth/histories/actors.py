@@ -486,7 +486,7 @@ class Lake:
         chance, number, job = self.world.chance, self.loads + 1, f"{self.world.chance.getrandbits(64):x}"
         last = last_manifest(self._publisher, self.layout)
         lake = lake_origin(self._publisher, self.layout, last, f"{chance.getrandbits(64):x}")
-        partitions = {number: PartitionRange.of(0, end) for number, end in content.ends.items()}
+        partitions = {number: PartitionRange(start=0, end=end) for number, end in content.ends.items()}
         manifest = Manifest(
             topic=TOPIC, topic_id=self.topic_id, load=number, job_id=job, created_ms=0, rows=0, files=0,
             partitions=partitions, lake=lake,
