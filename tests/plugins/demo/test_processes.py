@@ -39,9 +39,8 @@ def test_all_processes_end_with_the_demo(logs: Path) -> None:
 
 
 def test_a_process_that_fails_is_named_with_what_it_said(logs: Path) -> None:
-    with Processes(logs) as processes:
-        with pytest.raises(DemoError, match="talker ended with status 3: no luck"):
-            processes.run("talker", [sys.executable, "-c", "import sys; print('no luck'); sys.exit(3)"], 30)
+    with Processes(logs) as processes, pytest.raises(DemoError, match="talker ended with status 3: no luck"):
+        processes.run("talker", [sys.executable, "-c", "import sys; print('no luck'); sys.exit(3)"], 30)
 
 
 def test_waiting_ends_when_a_watched_process_does(logs: Path) -> None:
