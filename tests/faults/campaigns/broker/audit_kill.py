@@ -76,7 +76,8 @@ class AuditKill:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        rounds = 2 if run.quick else 12
+        # The plant shows where the log ends at what was told, and not each time: two rounds found it in 2 of 3 runs.
+        rounds = 4 if run.plant else 2 if run.quick else 12
         total = Result(wanted=rounds)
         audit = {
             "plugin": "klamm", "window.minutes": WINDOW_MS // 60_000, "publish.interval.ms": INTERVAL_MS,
@@ -87,7 +88,8 @@ class AuditKill:
                 f"{broker.config_path.read_text()}producer:\n  bootstrap.servers: {broker.bootstrap}\n"
             )
             for i, chance in run.injections(rounds, rounds):
-                _Round(i, chance, broker, run.folder, total).go()
+                damage = "to what was told" if run.plant else DAMAGES[(i + 1) % len(DAMAGES)]
+                _Round(i, chance, broker, run.folder, total, damage).go()
             if "Traceback" in broker.log():
                 total.wrong("all", "a traceback in the broker's log")
         return total
@@ -112,11 +114,13 @@ class _Acknowledged:
 
 
 class _Round:
-    def __init__(self, i: int, chance: random.Random, broker: RunningBroker, folder: Path, total: Result) -> None:
+    def __init__(
+        self, i: int, chance: random.Random, broker: RunningBroker, folder: Path, total: Result, damage: str
+    ) -> None:
         self._i, self._chance, self._broker, self._total = i, chance, broker, total
         self._topic = f"topic-{i}"
         self._output = folder / f"victim-{i}"
-        self._damage = DAMAGES[(i + 1) % len(DAMAGES)]
+        self._damage = damage
         self._settings = load_settings(broker.config_path)
 
     def go(self) -> None:
