@@ -44,6 +44,7 @@ from ..log.cleanup.scrubber import Scrubber, ScrubConfig
 from ..log.log_directory import read_meta
 from ..log.manager import LogManager, LogTuning
 from ..log.recovery.missing_logs import KnownPast
+from ..log.state.last_start import LastStart
 from ..log.state.seen_metadata import SeenMetadata
 from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
@@ -380,7 +381,8 @@ class Broker:
         registered_at = "" if own is None else str(Address(own.host, own.port))
         is_other = own is not None and all((own.host, own.port) != (a.host, a.port) for a in self.advertised)
         taken_id = self._config.broker_id if is_other else None
-        past = KnownPast(known.last_start, record.created, topic_ids, registered_at, taken_id)
+        last_start = LastStart(known.last_start, known.last_complete_start)
+        past = KnownPast(last_start, record.created, topic_ids, registered_at, taken_id)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:
@@ -474,10 +476,9 @@ class Broker:
     async def _note_start(self, services: Services, record: LogDirectoryRecord) -> None:
         """Records the start, in the directory first: a directory that is behind the coordination counts as a
         restored one."""
-        if services.leadership.complete:
-            epoch = services.cluster.broker_epoch
-            await services.workers.disk(services.logs.note_start, epoch)
-            await services.workers.coordination(record.record_start, epoch)
+        epoch, complete = services.cluster.broker_epoch, services.leadership.complete
+        await services.workers.disk(services.logs.note_start, epoch, complete=complete)
+        await services.workers.coordination(record.record_start, epoch, complete=complete)
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
         """Makes the lease: nothing is acknowledged while another broker may have this one's id, and this broker

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,9 @@ class DataIdentity:
     flush_failed: bool = False
     place: str = ""
     """The result of `place_of` for the directory when the file was written."""
+    strange_ids: tuple[str, ...] = ()
+    """The ids by which partition states knew this broker when the directory began without an identity, as an empty disk
+    does. They name another disk's records, and never become ancestors."""
 
 
 def place_of(directory: Path) -> str:
@@ -65,13 +68,14 @@ def identity_at_start(
     replicas. These ancestors are kept, however old they are: a partition may have had no election since.
     """
     if found is None:
-        return DataIdentity((new_id(),), boot_id, place=place)
+        return DataIdentity((new_id(),), boot_id, place=place, strange_ids=tuple(named))
+    now = DataIdentity(found.data_ids, boot_id, place=place, strange_ids=found.strange_ids)
     unflushed_lost = (found.boot_id != boot_id or not boot_id) and not found.clean
     if unflushed_lost or found.flush_failed or recovery_cut or is_copy(found, place):
         ids = (new_id(), *found.data_ids)
         older = tuple(data_id for data_id in ids[LATEST_DATA_IDS:] if data_id in named)
-        return DataIdentity(ids[:LATEST_DATA_IDS] + older, boot_id, place=place)
-    return DataIdentity(found.data_ids, boot_id, place=place)
+        return replace(now, data_ids=ids[:LATEST_DATA_IDS] + older)
+    return now
 
 
 def is_copy(found: DataIdentity, place: str) -> bool:
@@ -104,6 +108,7 @@ def read_identity(directory: Path, *, clean: bool) -> DataIdentity | None:
             clean=clean,
             flush_failed=bool(found["flush_failed"]),
             place=str(found["place"]),
+            strange_ids=tuple(str(data_id) for data_id in found["strange_ids"]),
         )
         if not identity.data_ids:
             raise ValueError("no id")
@@ -117,6 +122,6 @@ def write_identity(directory: Path, identity: DataIdentity) -> None:
     """Stores the identity durably; raises `StorageError`."""
     row = {
         "data_ids": identity.data_ids, "boot_id": identity.boot_id, "flush_failed": identity.flush_failed,
-        "place": identity.place,
+        "place": identity.place, "strange_ids": identity.strange_ids,
     }  # fmt: skip
     write_atomically(directory / DATA_ID, seal(f"{VERSION}\n{json.dumps(row)}\n"))

@@ -64,7 +64,7 @@ from .state.checkpoints import (
 )
 from .state.clock import Clock, system_clock
 from .state.given_producer_ids import GivenProducerIds
-from .state.last_start import write_last_start
+from .state.last_start import read_last_start, write_last_start
 from .state.steady_clock import SteadyClock
 from .state.topic_id import change_topic_id, read_topic_id, uuid_text
 
@@ -230,7 +230,8 @@ class LogManager:
             self.meta = rename_directory(self.directory, self.meta)
             place = place_of(self.directory)
         if found is not None and (copied or self._missing.is_older):  # a backup is the beginning of what is known
-            found = replace(found, data_ids=tuple(dict.fromkeys((*found.data_ids, *known_data))))
+            own = (data_id for data_id in known_data if data_id not in found.strange_ids)
+            found = replace(found, data_ids=tuple(dict.fromkeys((*found.data_ids, *own))))
         cut = sorted(str(tp) for tp, log in self._logs.items() if log.recovery_cut_more)
         self._identity = identity_at_start(
             found,
@@ -328,10 +329,10 @@ class LogManager:
             change_topic_id(log.directory, topic_id)
             log.topic_id = topic_id
 
-    def note_start(self, broker_epoch: int) -> None:
-        """Records durably that every partition of this broker is open under this registration. Raises
-        `StorageError`."""
-        write_last_start(self.directory, broker_epoch)
+    def note_start(self, broker_epoch: int, *, complete: bool = True) -> None:
+        """Records durably that this broker has opened its partitions under this registration; `complete`: every one of
+        them. Raises `StorageError`."""
+        write_last_start(self.directory, read_last_start(self.directory).then(broker_epoch, complete=complete))
 
     def make_durable(self) -> dict[TopicPartition, StorageError]:
         """Makes new directories and the current leader epochs durable; returns the errors of the partitions that

@@ -38,9 +38,10 @@ class LogDirectoryRecord:
         stat = self._coordination.exists(paths.partition_state(*tp))
         return -1 if stat is None else stat.creation_id
 
-    def record_start(self, broker_epoch: int) -> None:
-        """Records that the logs of all partitions of this broker were opened under this registration."""
-        self._write(LogDirectoryNode(last_start=broker_epoch))
+    def record_start(self, broker_epoch: int, *, complete: bool = True) -> None:
+        """Records that this broker has opened its partitions under this registration; `complete`: every one of them."""
+        last_complete = broker_epoch if complete else self._node.last_complete_start
+        self._write(LogDirectoryNode(last_start=broker_epoch, last_complete_start=last_complete))
 
     def _write(self, node: LogDirectoryNode) -> None:
         try:

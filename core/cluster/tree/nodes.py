@@ -85,11 +85,12 @@ class BrokerIdNode(NodeData):
 
 
 class LogDirectoryNode(NodeData):
-    """`/brokers/log_dirs/<id>`. `last_start`: the broker epoch of the last start at which every partition was
-    opened."""
+    """`/brokers/log_dirs/<id>`: the broker epochs of the broker's last start, and of the last one that opened every
+    partition."""
 
     version: int = 1
     last_start: int = -1
+    last_complete_start: int = -1
 
 
 class ControllerNode(NodeData):

@@ -32,7 +32,7 @@ from ..log_directory import META
 from ..segment.file_operations import storage
 from ..segment.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
 from ..state.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from ..state.last_start import NO_START, read_last_start
+from ..state.last_start import NO_START, LastStart, read_last_start
 from ..state.topic_id import read_topic_id
 
 _log = logging.getLogger(__name__)
@@ -42,13 +42,12 @@ _UNKNOWN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class KnownPast:
-    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened
-    every partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be
+    """The coordination's knowledge of the directory. `created` returns the creation id of a partition, which can be
     compared with broker epochs. `topic_ids`: the ids of the cluster's topics, by name. `registered_at`: the address
     of the broker that is registered with this one's id, which may be this one before it was killed; "" if there is
     none. `taken_id`: that id, if the address is not this one's, so that it is very likely another broker."""
 
-    last_start: int = NO_START
+    last_start: LastStart = field(default_factory=LastStart)
     created: Callable[[TopicPartition], int] = lambda _: NO_START
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     registered_at: str = ""
@@ -87,7 +86,7 @@ class MissingLogs:
         """Partitions that may restart at offset 0."""
         self.new_directory = self._is_new()
         self._seen = read_last_start(directory)
-        self.is_older = not self.new_directory and self._seen < past.last_start
+        self.is_older = not self.new_directory and self._seen.epoch < past.last_start.epoch
         """True if the directory has not seen the broker's last start."""
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
@@ -159,9 +158,10 @@ class MissingLogs:
 
     def _was_here(self, tp: TopicPartition) -> bool:
         """Returns True if the broker has had a directory for the partition, as far as the coordination knows."""
-        if self._seen == self._past.last_start != NO_START:
-            return self._past.created(tp) < self._past.last_start
-        return self.is_older
+        seen, last = self._seen.complete_epoch, self._past.last_start.complete_epoch
+        if seen == last != NO_START:
+            return self._past.created(tp) < last
+        return seen < last and not self.new_directory
 
     def __contains__(self, tp: object) -> bool:
         return tp in self._ends

@@ -21,6 +21,7 @@ from klamm.core.faults import ScriptedFaults
 from klamm.core.log.log_directory import META
 from klamm.core.log.manager import LogManager
 from klamm.core.log.recovery.missing_logs import KnownPast, MissingLogs
+from klamm.core.log.state.last_start import LastStart
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
@@ -217,7 +218,7 @@ def excuse_by_name(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("flushed", [True, False], ids=["with records", "without records"])
 def test_a_directory_of_an_older_topic_of_the_name_excuses_nothing(tmp_path: Path, flushed: bool) -> None:
     tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
-    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+    past = KnownPast(LastStart(5, 5), lambda _: 3, {TOPIC: topic_id})
 
     def start() -> LogManager:
         return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
@@ -240,6 +241,51 @@ def test_a_directory_of_an_older_topic_of_the_name_excuses_nothing(tmp_path: Pat
         manager.close()
 
 
+@pytest.mark.parametrize("then", ["killed", "copied", "restored"])
+def test_an_empty_disk_has_no_ancestors_later_either(tmp_path: Path, then: str) -> None:
+    """It would count as doubtful, not as new, and a partition could elect without the records of the dead disk."""
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+
+    def start(directory: Path, last_start: int) -> LogManager:
+        return LogManager(
+            directory, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], accept_missing=True,
+            past=KnownPast(LastStart(last_start, 5), lambda _: 3, {TOPIC: topic_id}), known_data=("of the dead disk",),
+        )  # fmt: skip
+
+    manager = start(tmp_path / "data", 5)
+    manager.create(tp, topic_id, TopicConfig())
+    if then != "killed":
+        manager.note_start(6)
+    manager.close(clean=False)
+    if then == "copied":
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    again = start(tmp_path / ("copy" if then == "copied" else "data"), {"killed": 5, "copied": 6, "restored": 7}[then])
+    assert "of the dead disk" not in again.data_ids
+    assert len(again.data_ids) == 2, "its own records may be missing"
+    again.close()
+
+
+def test_a_start_that_refuses_a_partition_is_recorded(tmp_path: Path) -> None:
+    """A directory without it is older, but a partition that this start could not make was not here."""
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+
+    def start(last_start: int) -> LogManager:
+        past = KnownPast(LastStart(last_start, 5), lambda _: 6, {TOPIC: topic_id})
+        return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    manager.note_start(5)
+    manager.close()
+    older = start(7)
+    assert older.missing.is_older
+    older.note_start(7, complete=False)
+    older.close()
+    again = start(7)
+    assert not again.missing.is_older
+    assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
+    again.close()
+
+
 @pytest.mark.parametrize("kind", ["delete", "stray"])
 def test_a_partition_that_was_moved_away_and_back_right_before_a_crash(tmp_path: Path, kind: str) -> None:
     """It was here at the last start, and its new directory is not there yet."""
@@ -250,7 +296,7 @@ def test_a_partition_that_was_moved_away_and_back_right_before_a_crash(tmp_path:
     manager.write_checkpoints()
     manager.remove(tp) if kind == "delete" else manager.set_aside(tp)
     manager.close(clean=False)
-    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+    past = KnownPast(LastStart(5, 5), lambda _: 3, {TOPIC: topic_id})
     again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
     assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
 
@@ -300,7 +346,7 @@ def test_a_partition_that_was_moved_away_on_a_full_disk_may_come_back(tmp_path: 
         manager.close(clean=False)
     finally:
         faults.install(None)
-    past = KnownPast(5, lambda _: 3, {TOPIC: topic_id})
+    past = KnownPast(LastStart(5, 5), lambda _: 3, {TOPIC: topic_id})
     for _ in range(2):  # the first start removes the directory
         again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), past=past)
         assert tp not in again.missing
