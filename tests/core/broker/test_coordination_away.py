@@ -13,9 +13,9 @@ from klamm.core.cluster.tree.nodes import ClusterIdNode, MetadataVersionNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.plugins.coordination.zookeeper.server import ZooKeeperServer
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import running_broker
 from klammtest.ports import free_port
-from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.requests import batch, create_topic, fetch, metadata, produce, wait_until_all_are_known
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -65,8 +65,7 @@ def test_a_stop_while_zookeeper_is_away_says_so_and_does_not_wait_for_it(tmp_pat
             stack.enter_context(running_broker(tmp_path / str(number), coordination=tree, broker={"broker.id": number}))
             for number in range(2)
         ]
-        for broker in brokers:
-            eventually(lambda broker=broker: knows_both(broker), "each knows the other")  # type: ignore[misc]
+        wait_until_all_are_known([broker.bootstrap for broker in brokers])
         server.kill()
         stopped = brokers[0]
         eventually(lambda: ": suspended" in stopped.log(), "it notices that ZooKeeper is gone")
@@ -79,11 +78,6 @@ def test_a_stop_while_zookeeper_is_away_says_so_and_does_not_wait_for_it(tmp_pat
         assert "broker 0 does not unregister, since the coordination does not answer" in said
         assert "Traceback" not in said
         assert (stopped.log_dir / ".kafka_cleanshutdown").exists()
-
-
-def knows_both(broker: RunningBroker) -> bool:
-    with WireClient(broker.bootstrap) as wire:
-        return len(metadata(wire, []).brokers) == 2
 
 
 def test_a_coordination_that_lost_its_data_deletes_nothing(tmp_path: Path) -> None:

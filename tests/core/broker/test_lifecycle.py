@@ -20,7 +20,16 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.transport.address import Address
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
-from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
+from klammtest.requests import (
+    batch,
+    create_topic,
+    fetch,
+    fetch_fields,
+    metadata,
+    new_topic,
+    produce,
+    wait_until_all_are_known,
+)
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -211,9 +220,7 @@ def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
         running_broker(tmp_path / "zero", coordination=tree) as zero,
         running_broker(tmp_path / "one", coordination=tree, broker={"broker.id": 1}) as one,
     ):
-        for broker in (zero, one):
-            with WireClient(broker.bootstrap) as wire:
-                eventually(lambda wire=wire: len(metadata(wire, []).brokers) == 2, "each knows the other")
+        wait_until_all_are_known([zero.bootstrap, one.bootstrap])
         yield zero, one
 
 

@@ -46,7 +46,7 @@ from .brokers.inprocess import broker_thread
 from .faulty import fault_hook
 from .plugins import fragile
 from .ports import free_port
-from .requests import batch, create_topic, metadata, produce
+from .requests import batch, create_topic, produce, wait_until_all_are_known
 from .waiting import eventually
 from .wire import WireClient, part
 
@@ -229,8 +229,8 @@ def scene(folder: Path) -> Iterator[Scene]:
             )
         )  # fmt: skip
         made = Scene(folder, zookeeper, first, second, ports, second_stack.close)
+        wait_until_all_are_known([first.bootstrap, f"127.0.0.1:{second.advertised[0].port}"])
         with WireClient(first.bootstrap) as wire:  # the controller
-            eventually(lambda: len(metadata(wire, []).brokers) == 2, "both brokers are known")
             placed(wire, "lagging", (1,))
             placed(wire, "full", (1,))
             placed(wire, "broken", (1,), flush_messages="1")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 _NAMES = count()
@@ -151,6 +153,19 @@ def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *
         ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create,
         include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
     )  # fmt: skip
+
+
+def wait_until_all_are_known(addresses: Collection[str]) -> None:
+    """Waits until each broker at these addresses describes all of them. A start ends before the other brokers, the
+    controller among them, count the new one as live.
+    """
+
+    def all_are_known(address: str) -> bool:
+        with WireClient(address) as wire:
+            return len(metadata(wire, []).brokers) == len(addresses)
+
+    for address in addresses:
+        eventually(partial(all_are_known, address), f"the broker at {address} knows all {len(addresses)}")
 
 
 def topic_id(wire: WireClient, topic: str) -> UUID:

@@ -15,7 +15,15 @@ from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klammtest.apis import SERVED
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.requests import batch, create_topic, fetch_fields, metadata, produce_fields, topic_id
+from klammtest.requests import (
+    batch,
+    create_topic,
+    fetch_fields,
+    metadata,
+    produce_fields,
+    topic_id,
+    wait_until_all_are_known,
+)
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
@@ -71,8 +79,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Brok
 def brokers(running: dict[int, Broker]) -> Iterator[Brokers]:
     with ExitStack() as stack:
         found = Brokers(running, stack)
-        eventually(lambda: len(metadata(found.wire(2), []).brokers) == 3, "all brokers in the image")
-        eventually(lambda: len(metadata(found.wire(0), []).brokers) == 3, "all brokers in the image")
+        wait_until_all_are_known([f"127.0.0.1:{broker.advertised[0].port}" for broker in running.values()])
         yield found
 
 

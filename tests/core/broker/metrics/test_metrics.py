@@ -27,7 +27,7 @@ from klammtest.apis import SERVED
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.pages.metrics_reference import BEGIN, PROCESS, reference
 from klammtest.ports import free_port
-from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.requests import batch, create_topic, fetch, metadata, produce, wait_until_all_are_known
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -258,8 +258,8 @@ def test_what_replicas_and_elections_have_come_to(tmp_path: Path) -> None:
             )
             for number, port in enumerate(ports)
         )
+        wait_until_all_are_known([first.bootstrap, second.bootstrap])
         with WireClient(first.bootstrap) as wire:
-            eventually(lambda: len(metadata(wire, []).brokers) == 2, "both brokers are known")
             made = create_topic(wire, "t", 2, {"min.insync.replicas": "2"}, replication_factor=2)
             assert made.error_code is ErrorCode.none
         place = "klamm_server_replicamanager_"

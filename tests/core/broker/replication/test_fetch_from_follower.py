@@ -21,7 +21,15 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients import readers
-from klammtest.requests import alter_topic, batch, create_topic, fetch_fields, metadata, produce
+from klammtest.requests import (
+    alter_topic,
+    batch,
+    create_topic,
+    fetch_fields,
+    metadata,
+    produce,
+    wait_until_all_are_known,
+)
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
@@ -50,6 +58,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, str]
             }
             broker = stack.enter_context(broker_thread(folder, tree, keys))
             found[number] = f"127.0.0.1:{broker.advertised[0].port}"
+        wait_until_all_are_known(found.values())
         yield found
 
 

@@ -16,7 +16,7 @@ from klamm.core.replication.replica_fetch import ReplicaFetch
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.logs import batch, open_log
 from klammtest.requests import batch as wire_batch
-from klammtest.requests import create_topic, metadata, produce
+from klammtest.requests import create_topic, metadata, produce, wait_until_all_are_known
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
@@ -56,6 +56,7 @@ def test_a_replica_whose_flush_is_far_away_flushes_within_the_lag_time(tmp_path:
         broker_thread(tmp_path / "1", tree, {**keys, "broker.id": 1}) as second,
     ):
         addresses = {number: f"127.0.0.1:{b.advertised[0].port}" for number, b in enumerate((first, second))}
+        wait_until_all_are_known(addresses.values())
         with WireClient(addresses[0]) as wire:
             controller = metadata(wire, []).controller_id
         held_back = {"flush.messages": "1000000", "min.insync.replicas": "2"}

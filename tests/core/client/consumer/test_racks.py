@@ -11,6 +11,7 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.readers import produce, read
+from klammtest.requests import wait_until_all_are_known
 from klammtest.waiting import eventually
 
 RACKS = {0: "a", 1: "b", 2: "c"}
@@ -34,6 +35,7 @@ def test_a_consumer_reads_in_its_rack_and_from_the_leader_when_that_broker_ends(
             }
             broker = stacks[number].enter_context(broker_thread(tmp_path, tree, keys))
             addresses[number] = f"127.0.0.1:{broker.advertised[0].port}"
+        wait_until_all_are_known(addresses.values())
         bootstrap = ",".join(addresses.values())
         with ClusterClient(bootstrap, codecs=codecs) as client:
             client.create_topics({"near": NewTopic(1, 3)})

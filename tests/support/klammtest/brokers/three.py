@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.plugins.coordination.embedded.coordination import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.grouping import NOT_YET, coordination_error, find_coordinator
-from klammtest.requests import metadata
+from klammtest.requests import metadata, wait_until_all_are_known
 from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
@@ -37,11 +36,6 @@ class ThreeBrokers:
     def wire(self, number: int) -> Iterator[WireClient]:
         with WireClient(self.brokers[number].bootstrap) as wire:
             yield wire
-
-    def is_whole(self, asked: int) -> bool:
-        """Returns whether that broker knows three live brokers."""
-        with self.wire(asked) as wire:
-            return len(metadata(wire, []).brokers) == 3
 
     @contextmanager
     def coordination(self) -> Iterator[EmbeddedCoordination]:
@@ -108,8 +102,7 @@ def three_brokers(
             for number in range(3)
         ]  # fmt: skip
         made = ThreeBrokers(brokers, tree)
-        for number in range(3):
-            eventually(partial(made.is_whole, number), "each knows the others")
+        wait_until_all_are_known([broker.bootstrap for broker in brokers])
         yield made
         for broker in brokers:
             said = broker.log()
