@@ -308,9 +308,7 @@ def test_a_partition_without_a_position_does_not_delay_the_fail_over_of_others(
 
     cluster.coordinator = 3
     append(cluster, b"a")
-    with assigned(
-        cluster, group_id="g", enable_auto_commit=False, request_timeout_ms=300_000 if silent else 1000
-    ) as consumer:
+    with assigned(cluster, group_id="g", enable_auto_commit=False, request_timeout_ms=300_000) as consumer:
         assert values(consumer, 1) == [b"a"]
         with contextlib.ExitStack() as stack:
             if silent:
