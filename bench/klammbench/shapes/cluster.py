@@ -163,7 +163,8 @@ class ThreeBrokers:
         """Warms the system up and finds its peaks."""
         cluster = cast(Cluster, system)
         for batch, depth in ((_SMALL, 2), (_LARGE, 5)):
-            with topic_on(cluster, "warm", _PARTITIONS, replicas=_REPLICAS) as topic:
+            # A name of its own: a broker that has not yet read the first one's deletion would name that one's leaders.
+            with topic_on(cluster, f"warm-{batch.messages}", _PARTITIONS, replicas=_REPLICAS) as topic:
                 seconds = min(self._extent.warm_s, cluster.warm_s)
                 load = Load(_CONNECTIONS[batch], depth, warm_s=0, measure_s=seconds, max_bytes=_MOST_BYTES)
                 _drive(cluster, topic, batch, load)
