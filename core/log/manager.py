@@ -64,7 +64,7 @@ from .state.checkpoints import (
 )
 from .state.clock import Clock, system_clock
 from .state.given_producer_ids import GivenProducerIds
-from .state.last_start import read_last_start, write_last_start
+from .state.last_start import LastStart, read_last_start, write_last_start
 from .state.steady_clock import SteadyClock
 from .state.topic_id import change_topic_id, read_topic_id, uuid_text
 
@@ -331,8 +331,9 @@ class LogManager:
 
     def note_start(self, broker_epoch: int, *, complete: bool = True) -> None:
         """Records durably that this broker has opened its partitions under this registration; `complete`: every one of
-        them. Raises `StorageError`."""
-        write_last_start(self.directory, read_last_start(self.directory).then(broker_epoch, complete=complete))
+        them. An older directory that lacks some stays one without a complete start. Raises `StorageError`."""
+        last = LastStart() if self._missing.is_older else read_last_start(self.directory)
+        write_last_start(self.directory, last.then(broker_epoch, complete=complete))
 
     def make_durable(self) -> dict[TopicPartition, StorageError]:
         """Makes new directories and the current leader epochs durable; returns the errors of the partitions that

@@ -159,9 +159,12 @@ class MissingLogs:
     def _was_here(self, tp: TopicPartition) -> bool:
         """Returns True if the broker has had a directory for the partition, as far as the coordination knows."""
         seen, last = self._seen.complete_epoch, self._past.last_start.complete_epoch
-        if seen == last != NO_START:
+        if self.is_older:
+            return True
+        if seen == last:
             return self._past.created(tp) < last
-        return seen < last and not self.new_directory
+        # It was older at its last start, which could not tell the partitions that were here from those that were not.
+        return seen < last and not self.new_directory and self._past.created(tp) < self._seen.epoch
 
     def __contains__(self, tp: object) -> bool:
         return tp in self._ends

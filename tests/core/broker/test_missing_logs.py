@@ -161,6 +161,12 @@ def believe_the_checkpoints(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MissingLogs, "_was_here", lambda *_: False)
 
 
+def recall_complete(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        MissingLogs, "_was_here", lambda logs, tp: logs._past.created(tp) < logs._past.last_start.complete_epoch
+    )
+
+
 @guarantee("D18", "a topic made since the backup of the logs does not begin again", plant=believe_the_checkpoints)
 @pytest.mark.parametrize("lives", [1, 2], ids=["in the last run", "before it"])
 def test_a_topic_made_since_the_backup(folder: Path, lives: int) -> None:
@@ -268,20 +274,38 @@ def test_an_empty_disk_has_no_ancestors_later_either(tmp_path: Path, then: str) 
 def test_a_start_that_refuses_a_partition_is_recorded(tmp_path: Path) -> None:
     """A directory without it is older, but a partition that this start could not make was not here."""
     tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    past = KnownPast(LastStart(7, 5), lambda _: 6, {TOPIC: topic_id})
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    manager.note_start(5)
+    assert MissingLogs(tmp_path, [], False, past).is_older
+    manager.note_start(7, complete=False)
+    manager.close()
+    again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+    assert not again.missing.is_older
+    assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
+    again.close()
 
-    def start(last_start: int) -> LogManager:
-        past = KnownPast(LastStart(last_start, 5), lambda _: 6, {TOPIC: topic_id})
+
+@guarantee("D18", "a topic made after a start that refused another one does not begin again", plant=recall_complete)
+@pytest.mark.parametrize("created", [6, 8], ids=["before that start", "after it"])
+def test_a_topic_made_since_the_backup_and_a_start_that_was_not_complete(tmp_path: Path, created: int) -> None:
+    """As long as a start of the older directory refuses a partition. One made since the first of them was not here."""
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+
+    def start(last_start: int, created: int) -> LogManager:
+        past = KnownPast(LastStart(last_start, 5), lambda _: created, {TOPIC: topic_id})
         return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
 
     manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
     manager.note_start(5)
     manager.close()
-    older = start(7)
-    assert older.missing.is_older
-    older.note_start(7, complete=False)
-    older.close()
-    again = start(7)
-    assert not again.missing.is_older
+    for last_start in (7, 9, 11):
+        older = start(last_start, created)
+        with pytest.raises(StorageError, match="it was here at the broker's last start"):
+            older.create(tp, topic_id, TopicConfig())
+        older.note_start(last_start + 2, complete=False)
+        older.close()
+    again = start(13, 14)
     assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
     again.close()
 
