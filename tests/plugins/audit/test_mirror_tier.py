@@ -84,10 +84,12 @@ class Clusters:
         return states
 
     def produce(self, topic: str, begin: int = 0, *, to: RunningBroker | None = None) -> None:
-        """Sends a record of each minute, in windows of 10 minutes."""
+        """Sends a record of each minute, in windows of 10 minutes, of which each has batches of its own."""
         with Producer((to or self.live).config_path) as producer:
             for n in range(begin, begin + RECORDS):
                 producer.send(topic, b"value", timestamp_ms=START + n * MINUTE)
+                if n % 10 == 9:
+                    producer.flush()
 
     def stored(self, topic: str) -> int:
         """Returns how many records the broker tier has counted."""
