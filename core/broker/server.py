@@ -376,13 +376,15 @@ class Broker:
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
         known = await workers.coordination(record.read)
-        topic_ids = {topic.name: topic.topic_id for topic in image.topics.values()}
+        topics = image.topics.values()
+        topic_ids = {topic.name: topic.topic_id for topic in topics}
+        former_ids = {topic.name: topic.former.topic_id for topic in topics if topic.former is not None}
         own = image.brokers.get(self._config.broker_id)
         registered_at = "" if own is None else str(Address(own.host, own.port))
         is_other = own is not None and all((own.host, own.port) != (a.host, a.port) for a in self.advertised)
         taken_id = self._config.broker_id if is_other else None
         last_start = LastStart(known.last_start, known.last_complete_start)
-        past = KnownPast(last_start, record.created, topic_ids, registered_at, taken_id)
+        past = KnownPast(last_start, record.created, topic_ids, former_ids, registered_at, taken_id)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:

@@ -192,6 +192,9 @@ class LogManager:
             tp = parse_directory(name)
             if is_deleted(name):
                 self._deleted.append((self._clock(), self.directory / name))
+            elif tp in self._missing.former and not is_stray(name):
+                self._forget(tp)
+                self._set_directory_aside(tp)
             elif tp is not None and not is_stray(name) and tp not in self._missing:
                 topic_id = read_topic_id(self.directory / name)
                 if topic_id is None:

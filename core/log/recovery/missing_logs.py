@@ -5,7 +5,9 @@ before it gets its first partition. If it is empty and the cluster has partition
 before anything is written. In a directory that is in use, the checkpoints of recovery points and high watermarks
 show which partitions have had records; one of these without a segment is not created again. The manager removes the
 entries of a partition before it deletes or sets aside its directory, so an entry belongs to the log that is missing
-now, whatever older directories (`-delete`, `-stray`) have the partition's name.
+now, whatever older directories (`-delete`, `-stray`) have the partition's name. If the partition's own directory is
+that of an earlier topic of the name, the entry is that topic's, and the present one never began there: it is lost only
+if the whole directory is older.
 
 The checkpoints do not know a partition that was created after the backup from which they were restored. The
 coordination does (`KnownPast`): every partition that existed at the broker's last start had a directory then. A
@@ -13,8 +15,9 @@ directory that has not seen that start is older, so a missing partition may have
 
 These are not lost: a partition that was created after the last start, which may have no directory yet because of a
 crash; one that is being moved to this broker and is not in sync, which is not `expected`; and one without an entry
-whose directory of the same topic was deleted or set aside, since it was moved to other brokers and back. A partition
-that was moved to other brokers may still have an entry, if the disk was full.
+whose directory of the same topic was deleted or set aside, since it was moved to other brokers and back. That excuses
+nothing in an older directory: it may have been back since. A partition that was moved to other brokers may still have
+an entry, if the disk was full.
 """
 
 from __future__ import annotations
@@ -43,13 +46,15 @@ _UNKNOWN: Final = 0
 @dataclass(frozen=True, slots=True)
 class KnownPast:
     """The coordination's knowledge of the directory. `created` returns the creation id of a partition, which can be
-    compared with broker epochs. `topic_ids`: the ids of the cluster's topics, by name. `registered_at`: the address
-    of the broker that is registered with this one's id, which may be this one before it was killed; "" if there is
-    none. `taken_id`: that id, if the address is not this one's, so that it is very likely another broker."""
+    compared with broker epochs. `topic_ids`: the ids of the cluster's topics, by name; `former_ids`: those of the
+    topics whose logs they have taken over. `registered_at`: the address of the broker that is registered with this
+    one's id, which may be this one before it was killed; "" if there is none. `taken_id`: that id, if the address is
+    not this one's, so that it is very likely another broker."""
 
     last_start: LastStart = field(default_factory=LastStart)
     created: Callable[[TopicPartition], int] = lambda _: NO_START
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    former_ids: Mapping[str, UUID] = field(default_factory=dict)
     registered_at: str = ""
     taken_id: int | None = None
 
@@ -82,8 +87,12 @@ class MissingLogs:
         self._past = past
         self._accept = accept
         self._ends: dict[TopicPartition, int] = {}
+        self._moved: set[TopicPartition] = set()
+        """Partitions of present topics that have a directory which was deleted or set aside."""
         self.accepted: set[TopicPartition] = set()
         """Partitions that may restart at offset 0."""
+        self.former: set[TopicPartition] = set()
+        """Lost partitions whose directory is that of an earlier topic of the name."""
         self.new_directory = self._is_new()
         self._seen = read_last_start(directory)
         self.is_older = not self.new_directory and self._seen.epoch < past.last_start.epoch
@@ -112,15 +121,23 @@ class MissingLogs:
 
     def find(self, ends: Mapping[TopicPartition, int]) -> None:
         """Finds the lost partitions. `ends`: the end offsets in the checkpoints."""
-        moved = self._moved()
+        self._moved = self._find_moved()
         written = {tp: end for tp, end in ends.items() if end > 0}
-        moved_away = moved.difference(self._expected)
+        moved_away = self._moved.difference(self._expected)
         for tp in {*written, *self._expected} - self.accepted - moved_away:
-            if self._is_empty(tp) and (tp in written or (tp not in moved and self._was_here(tp))):
-                if self._accept:
-                    self.accepted.add(tp)
-                else:
-                    self._ends[tp] = written.get(tp, _UNKNOWN)
+            if not self.is_older and not self._is_empty(tp):
+                continue
+            if former := self._is_former(tp):  # in its place the present one never began, unless the directory is older
+                lost, end = self.is_older and tp in self._expected, _UNKNOWN
+            else:
+                end = written.get(tp, _UNKNOWN)
+                lost = self._is_empty(tp) and (end > 0 or self._was_here(tp))
+            if lost and self._accept:
+                self.accepted.add(tp)
+            elif lost:
+                self._ends[tp] = end
+                if former:
+                    self.former.add(tp)
         if self.accepted:
             _log.warning(
                 "%s: %s without a log (%s): each begins without records, as %s says, or copies another replica",
@@ -128,14 +145,23 @@ class MissingLogs:
             )  # fmt: skip
 
     def set_aside(self, tp: TopicPartition, end: int) -> None:
-        """Records that the log of `tp` belongs to no known topic; by the checkpoints it ended at `end`."""
-        if end > 0 and self._accept:
+        """Records that the log of `tp` belongs to no known topic; by the checkpoints it ended at `end`, 0 if they do
+        not know it."""
+        if end <= 0 and not (tp in self._expected and self._was_here(tp)):
+            return
+        if self._accept:
             self.accepted.add(tp)
-        elif end > 0:
-            self._ends[tp] = end
+        else:
+            self._ends[tp] = max(end, _UNKNOWN)
 
-    def _moved(self) -> set[TopicPartition]:
-        """Returns the partitions of present topics that have a directory which was deleted or set aside."""
+    def _is_former(self, tp: TopicPartition) -> bool:
+        """True if the partition's directory is that of an earlier topic of the name, whose log the present one has not
+        taken over."""
+        present = self._past.topic_ids.get(tp.topic)
+        found = None if present is None else self._topic_id(self._directory / partition_directory(tp))
+        return found not in (None, present, self._past.former_ids.get(tp.topic))
+
+    def _find_moved(self) -> set[TopicPartition]:
         found = set()
         with storage(f"cannot read {self._directory}"):
             paths = [path for path in self._directory.iterdir() if is_deleted(path.name) or is_stray(path.name)]
@@ -158,11 +184,11 @@ class MissingLogs:
 
     def _was_here(self, tp: TopicPartition) -> bool:
         """Returns True if the broker has had a directory for the partition, as far as the coordination knows."""
-        seen, last = self._seen.complete_epoch, self._past.last_start.complete_epoch
         if self.is_older:
             return True
+        seen, last = self._seen.complete_epoch, self._past.last_start.complete_epoch
         if seen == last:
-            return self._past.created(tp) < last
+            return tp not in self._moved and self._past.created(tp) < last
         # It was older at its last start, which could not tell the partitions that were here from those that were not.
         return seen < last and not self.new_directory and self._past.created(tp) < self._seen.epoch
 
@@ -177,7 +203,14 @@ class MissingLogs:
         """Raises `StorageError` if the partition must not be created again."""
         end = self._ends.get(tp)
         if end is not None:
-            known = "it was here at the broker's last start" if end == _UNKNOWN else f"its log ended at offset {end}"
+            known = f"its log ended at offset {end}"
+            if end == _UNKNOWN:
+                known = "it was here at the broker's last start"
+                if self.is_older or self._seen.complete_epoch != self._past.last_start.complete_epoch:
+                    known = (
+                        "the log directory does not know all starts of the broker (was it restored from an older "
+                        "backup?), and it may have been here since"
+                    )
             raise StorageError(
                 f"{self._directory / partition_directory(tp)} has no segments, but {known}: "
                 f"restore it with the broker stopped, or start once with {ACCEPT} to begin it again without its records"

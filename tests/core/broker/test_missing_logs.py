@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -21,6 +21,7 @@ from klamm.core.faults import ScriptedFaults
 from klamm.core.log.log_directory import META
 from klamm.core.log.manager import LogManager
 from klamm.core.log.recovery.missing_logs import KnownPast, MissingLogs
+from klamm.core.log.segment.naming import PARTITION_METADATA
 from klamm.core.log.state.last_start import LastStart
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
@@ -167,6 +168,15 @@ def recall_complete(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def trust_any_directory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MissingLogs, "_is_former", lambda *_: False)
+
+
+def excuse_if_it_was_moved(patch: pytest.MonkeyPatch) -> None:
+    was_here = MissingLogs._was_here
+    patch.setattr(MissingLogs, "_was_here", lambda logs, tp: tp not in logs._moved and was_here(logs, tp))
+
+
 @guarantee("D18", "a topic made since the backup of the logs does not begin again", plant=believe_the_checkpoints)
 @pytest.mark.parametrize("lives", [1, 2], ids=["in the last run", "before it"])
 def test_a_topic_made_since_the_backup(folder: Path, lives: int) -> None:
@@ -187,6 +197,102 @@ def test_a_topic_made_since_the_backup(folder: Path, lives: int) -> None:
         assert produce(wire, "later", batch(b"c")).base_offset == 0
     with served(folder) as wire:
         assert produce(wire, "later", batch(b"d")).base_offset == 1
+
+
+@guarantee("D18", "a topic deleted and made again since the backup does not begin again", plant=trust_any_directory)
+@pytest.mark.parametrize("lives", [1, 2], ids=["in the last run", "before it"])
+def test_a_topic_made_again_since_the_backup(folder: Path, lives: int) -> None:
+    shutil.copytree(folder / "data", folder / "backup")
+    with served(folder) as wire:
+        wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(TOPIC,), timeout=timedelta(seconds=10))
+        assert create_topic(wire, TOPIC).error_code is ErrorCode.none
+        produce(wire, TOPIC, batch(b"a", b"b"))
+    for _ in range(lives - 1):
+        with served(folder):
+            pass
+    shutil.rmtree(folder / "data")
+    (folder / "backup").rename(folder / "data")
+    for _ in range(2):
+        with served(folder) as wire:
+            assert produce(wire, TOPIC, batch(b"c")).error_code is ErrorCode.not_leader_or_follower
+            assert produce(wire, OTHER, batch(b"d")).error_code is ErrorCode.none
+    with served(folder, accept_missing_logs=True) as wire:
+        assert produce(wire, TOPIC, batch(b"c")).base_offset == 0
+    with served(folder) as wire:
+        assert produce(wire, TOPIC, batch(b"d")).base_offset == 1
+    assert len(list((folder / "data").glob(f"{TOPIC}-0.*-stray"))) == 1
+
+
+def test_a_topic_made_again_since_the_backup_may_be_accepted_at_once_or_deleted(folder: Path) -> None:
+    shutil.copytree(folder / "data", folder / "backup")
+    with served(folder) as wire:
+        wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(TOPIC, OTHER), timeout=timedelta(seconds=10))
+        for topic in (TOPIC, OTHER):
+            assert create_topic(wire, topic).error_code is ErrorCode.none
+    shutil.rmtree(folder / "data")
+    (folder / "backup").rename(folder / "data")
+    with served(folder) as wire:
+        wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(OTHER,), timeout=timedelta(seconds=10))
+        assert create_topic(wire, OTHER).error_code is ErrorCode.none
+        assert produce(wire, OTHER, batch(b"a")).base_offset == 0
+    with served(folder, accept_missing_logs=True) as wire:
+        assert produce(wire, TOPIC, batch(b"a")).base_offset == 0
+        assert produce(wire, OTHER, batch(b"b")).base_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("taken_over", "epoch", "created", "end"),
+    [(False, 7, 6, None), (True, 7, 3, 1), (False, 5, 6, 0), (False, 5, 3, 0)],
+    ids=["older", "older, its log is taken over", "made again while down", "its log was taken over twice while down"],
+)
+def test_the_directory_of_a_former_topic(
+    tmp_path: Path, taken_over: bool, epoch: int, created: int, end: int | None
+) -> None:
+    tp, former, topic_id = TopicPartition(TOPIC, 0), uuid4(), uuid4()
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, former, TopicConfig()), bytearray(batch(b"a")))
+    manager.note_start(5)
+    manager.close()
+    former_ids = {TOPIC: former} if taken_over else {}
+
+    def start(last: LastStart, created: int, topic_id: UUID) -> LogManager:
+        past = KnownPast(last, lambda _: created, {TOPIC: topic_id}, former_ids)
+        return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+
+    manager = start(LastStart(epoch, epoch), created, topic_id)
+    if taken_over:
+        manager.take_over(tp, former, topic_id, lambda log: log.log_end_offset)
+    if end is None:
+        with pytest.raises(StorageError, match="it may have been here since"):
+            manager.create(tp, topic_id, TopicConfig())
+        manager.note_start(9, complete=False)
+        manager.close(clean=False)
+        manager = start(LastStart(9, epoch), created, topic_id)
+        with pytest.raises(StorageError, match="it may have been here since"):  # not that the former one had records
+            manager.create(tp, topic_id, TopicConfig())
+        manager.close(clean=False)
+        topic_id = uuid4()
+        manager = start(LastStart(9, epoch), 20, topic_id)  # made again while the broker was down
+    assert manager.create(tp, topic_id, TopicConfig()).log_end_offset == (end or 0)
+    assert len(list(tmp_path.glob(f"{TOPIC}-0.*-stray"))) == (0 if taken_over else 1)
+    manager.close()
+
+
+@guarantee("D18", "a log without a topic id is not begun again", plant=believe_the_checkpoints)
+def test_a_log_without_a_topic_id_that_no_checkpoint_knows(tmp_path: Path) -> None:
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    past = KnownPast(LastStart(5, 5), lambda _: 3, {TOPIC: topic_id})
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    manager.write_checkpoints()
+    append(manager.create(tp, topic_id, TopicConfig()), bytearray(batch(b"a")))
+    manager.note_start(5)
+    manager.close(clean=False)
+    (tmp_path / f"{TOPIC}-0" / PARTITION_METADATA).unlink()
+    for _ in range(2):
+        manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+        with pytest.raises(StorageError, match="it was here at the broker's last start"):
+            manager.create(tp, topic_id, TopicConfig())
+        manager.close()
 
 
 @guarantee("D18", "an empty topic's directory that is gone is missed", plant=believe_the_checkpoints)
@@ -289,7 +395,7 @@ def test_a_start_that_refuses_a_partition_is_recorded(tmp_path: Path) -> None:
 @guarantee("D18", "a topic made after a start that refused another one does not begin again", plant=recall_complete)
 @pytest.mark.parametrize("created", [6, 8], ids=["before that start", "after it"])
 def test_a_topic_made_since_the_backup_and_a_start_that_was_not_complete(tmp_path: Path, created: int) -> None:
-    """As long as a start of the older directory refuses a partition. One made since the first of them was not here."""
+    """As long as a start of the older directory refuses a partition. One made since the last of them was not here."""
     tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
 
     def start(last_start: int, created: int) -> LogManager:
@@ -301,7 +407,7 @@ def test_a_topic_made_since_the_backup_and_a_start_that_was_not_complete(tmp_pat
     manager.close()
     for last_start in (7, 9, 11):
         older = start(last_start, created)
-        with pytest.raises(StorageError, match="it was here at the broker's last start"):
+        with pytest.raises(StorageError, match="it may have been here since"):
             older.create(tp, topic_id, TopicConfig())
         older.note_start(last_start + 2, complete=False)
         older.close()
@@ -323,6 +429,25 @@ def test_a_partition_that_was_moved_away_and_back_right_before_a_crash(tmp_path:
     past = KnownPast(LastStart(5, 5), lambda _: 3, {TOPIC: topic_id})
     again = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
     assert again.create(tp, topic_id, TopicConfig()).log_end_offset == 0
+
+
+@guarantee("D18", "a partition that was moved away before the backup may be back", plant=excuse_if_it_was_moved)
+@pytest.mark.parametrize("kind", ["delete", "stray"])
+def test_a_partition_that_was_moved_away_before_the_backup_and_back_since(tmp_path: Path, kind: str) -> None:
+    tp, topic_id = TopicPartition(TOPIC, 0), uuid4()
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, topic_id, TopicConfig()), bytearray(batch(b"a")))
+    manager.note_start(5)
+    manager.write_checkpoints()
+    manager.remove(tp) if kind == "delete" else manager.set_aside(tp)
+    manager.close()
+    for last_start in (7, 9):
+        past = KnownPast(LastStart(last_start, 7), lambda _: 3, {TOPIC: topic_id})
+        older = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp], past=past)
+        with pytest.raises(StorageError, match="it may have been here since"):
+            older.create(tp, topic_id, TopicConfig())
+        older.note_start(last_start + 2, complete=False)
+        older.close()
 
 
 def test_a_partition_that_was_being_moved_here_before_a_crash_is_not_lost(
