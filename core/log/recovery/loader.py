@@ -205,25 +205,35 @@ def _add_unflushed_epochs(
 
     Truncates the log at the first unflushed batch for whose offset the file has another epoch, and returns the
     remaining segments. The file contains the epoch of every batch up to its last epoch, so such a batch was removed by
-    a truncation, which a power loss has undone, or its epoch is damaged.
+    a truncation, which a power loss has undone, or its epoch is damaged. If a batch has a lower epoch than an earlier
+    one whose epoch the file lacks, either may be damaged, and the log is truncated at the earlier one: an epoch that
+    nobody has led would win elections.
     """
+    added: list[tuple[int, int]] = []
     for index, segment in enumerate(segments):
         if segment.next_offset <= recovery_point:
             continue
         for _, header in segment.batches_from(max(recovery_point, segment.base_offset)):
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
+                added.append((header.leader_epoch, header.base_offset))
                 continue
             expected = epochs.epoch_at(header.last_offset)
             if expected in (header.leader_epoch, NO_EPOCH) or header.base_offset < recovery_point:
                 continue
+            cut, found, other = header.base_offset, header.leader_epoch, f"{LEADER_EPOCHS} has {expected}"
+            above = ((epoch, start) for epoch, start in added if epoch > found and start >= recovery_point)
+            if (earlier := next(above, None)) is not None:
+                other = f"the one at offset {cut} has {found}"
+                found, cut = earlier
             error = CorruptRecordError(
-                f"the batch there has the leader epoch {header.leader_epoch}, but {LEADER_EPOCHS} has {expected}: it "
-                "was removed before and a power loss has brought it back, or its epoch is damaged"
+                f"the batch there has the leader epoch {found}, but {other}: it was removed before and a power loss "
+                "has brought it back, or its epoch is damaged"
             )
-            segment.truncate_to(header.base_offset, keep_below=recovery_point)
-            _end_log_at(tp, segment, segments[index + 1 :], recovery_point, error, now_ms)
-            return segments[: index + 1]
+            last = max(at for at in range(index + 1) if segments[at].base_offset <= cut)
+            segments[last].truncate_to(cut, keep_below=recovery_point)
+            _end_log_at(tp, segments[last], segments[last + 1 :], recovery_point, error, now_ms)
+            return segments[: last + 1]
     return segments
 
 

@@ -335,6 +335,29 @@ def test_batches_of_before_a_truncation_end_the_log(
     assert [record.offset for record in read_all(log)] == list(range(end + 2))
 
 
+@pytest.mark.parametrize("segment_bytes", [ONE_SEGMENT, MANY_SEGMENTS])
+@pytest.mark.parametrize("at", [10, 18], ids=["the first of its epoch", "within it"])
+def test_an_epoch_above_that_of_the_next_batch_ends_the_log_before_it(
+    tmp_path: Path, segment_bytes: int, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The CRC does not cover the epoch. One that nobody has led would win elections."""
+    log = deposed(tmp_path, segment_bytes)
+    directory = log.directory
+    log.close(clean=False)
+    for path in directory.glob("*.log"):
+        raw = bytearray(path.read_bytes())
+        for position, header in iter_headers(bytes(raw)):
+            if header.base_offset == at:
+                raw[position + 14] ^= 2
+        path.write_bytes(raw)
+    with caplog.at_level(logging.WARNING):
+        log = reopened(tmp_path, segment_bytes=segment_bytes)
+    assert (log.log_end_offset, log.recovery_cut_more) == (at, True)
+    assert log.leader_epoch == max(epochs_in(tmp_path))
+    first = next(one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+    assert f"to offset {at}: the batch there has the leader epoch 516, but the one at offset {at + 1} has 4" in first
+
+
 def test_flushed_batches_are_not_compared(tmp_path: Path) -> None:
     """What is on disk for certain is not truncated because of the epoch file; reads of it fail."""
     undone(tmp_path, ONE_SEGMENT, 0)
