@@ -14,6 +14,8 @@ from logs.template import Template, closing, consume, open_manager, partition_of
 
 UNCOVERED = CRC_FROM
 """Number of bytes of a batch up to and including its CRC."""
+LEADER_EPOCH = range(12, 16)
+"""The bytes of a batch with its leader epoch."""
 
 
 class BitFlipLog:
@@ -60,12 +62,17 @@ def _inject(damage: Damage, total: Result) -> None:
 
 
 def _choose(chance: random.Random, template: Template, *, covered: bool) -> tuple[Flip, int]:
-    """Chooses a bit of a segment; returns it and the position of its batch."""
-    path = chance.choice(template.files(".log"))
-    starts = [(pos, header.size) for pos, header in iter_headers((template.folder / path).read_bytes())]
-    begin, size = chance.choice(starts)
-    low, high = (0, UNCOVERED) if chance.random() < 0.34 and not covered else (UNCOVERED, size)
-    return Flip(path, begin + chance.randrange(low, high), chance.randrange(8)), begin
+    """Chooses a bit of a segment; returns it and the position of its batch. Not one of the leader epoch of a log's last
+    batch, which shows by nothing after a kill (docs/log.md)."""
+    while True:
+        path = chance.choice(template.files(".log"))
+        starts = [(pos, header.size) for pos, header in iter_headers((template.folder / path).read_bytes())]
+        begin, size = chance.choice(starts)
+        low, high = (0, UNCOVERED) if chance.random() < 0.34 and not covered else (UNCOVERED, size)
+        at = begin + chance.randrange(low, high)
+        last = max(each for each in template.files(".log") if each.parent == path.parent)
+        if (path, begin) != (last, starts[-1][0]) or at - begin not in LEADER_EPOCH:
+            return Flip(path, at, chance.randrange(8)), begin
 
 
 def _make_crc_right(path: Path, batch: int) -> None:
