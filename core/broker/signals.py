@@ -2,7 +2,8 @@
 
 Rules: the first SIGTERM or SIGINT requests a clean stop; a second one ends the process at once, with one line and
 status 128 + its number, whatever its threads are doing: acknowledged records are in the log, and the next start
-checks it. SIGHUP requests that the configuration is read again; several during one reading count as one.
+checks it. SIGHUP requests that the configuration is read again; several during one reading count as one, and once a
+stop is requested it is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Signals:
         self._loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[signal.Signals] = self._loop.create_future()
         self.hangup = asyncio.Event()
-        self._loop.add_signal_handler(signal.SIGHUP, self.hangup.set)
+        # Not by the event loop: closed at the end of a clean stop, it would restore the default action, which kills.
+        signal.signal(signal.SIGHUP, self._hang_up)
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._stop, number)
 
@@ -44,7 +46,12 @@ class Signals:
 
         self._loop.add_reader(descriptor, readable)
 
+    def _hang_up(self, *_: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.hangup.set)
+
     def _stop(self, number: signal.Signals) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for each in _STOPPING:
             self._loop.remove_signal_handler(each)
             signal.signal(each, _at_once)  # no longer handled by the event loop, which may be what does not end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from klamm.core.errors import ErrorCode
@@ -97,6 +98,27 @@ def test_clients_that_do_not_read_or_finish_do_not_hold_it_up(tmp_path: Path) ->
             ask_without_reading(unread)
             assert broker.stop(signal.SIGINT) == 128 + signal.SIGINT
         assert "did not read their responses in 300 ms" in broker.log()
+        assert (broker.log_dir / CLEAN).exists()
+
+
+def test_hangups_until_it_has_ended_leave_the_stop_clean(tmp_path: Path) -> None:
+    """As a SIGHUP from a service manager, or of a parent that passes two signals on, which the kernel may reorder."""
+    ended = threading.Event()
+
+    def hang_up(pid: int) -> None:
+        while not ended.wait(0.0005):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+
+    with running_broker(tmp_path) as broker:
+        sender = threading.Thread(target=hang_up, args=(broker.pid,))
+        sender.start()
+        try:
+            status = broker.stop()
+        finally:
+            ended.set()
+            sender.join()
+        assert status == 0, broker.log()
         assert (broker.log_dir / CLEAN).exists()
 
 
