@@ -5,7 +5,7 @@ FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 # Images with Python often set it. Each process of a test would compile Klamm anew, which is half of a broker's start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences registry-avro-pairs registry-clients guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-instructions bench-load audit-pictures wheel clean faults-load faults-cluster faults-mirror
+.PHONY: alerts fuzz sim mirror-sim sink-sim audit-truth avro-judge registry-differences registry-avro-pairs registry-clients guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load faults-cluster faults-mirror
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -94,11 +94,6 @@ bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=
 bench-compare: setup ## this tree's broker beside another clone's, in turns and many starts (BEFORE=../old-clone ONLY=b,c,d,f,g,h,reads CELLS=consume ROUNDS=30 LIMIT=0.03 DATA=/dev/shm/compared): exit 1 if a cell is more than 3 % worse
 	@bench/install.sh
 	@PYTHONPATH=bench:tests/support $(PY) bench/compare_commits.py $(BEFORE) $(if $(ONLY),--only $(ONLY)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(DATA),--data $(DATA))
-
-bench-instructions: setup ## this tree's broker beside another clone's, by the instructions that a request costs under valgrind, on a machine whose times decide nothing (BEFORE=../old-clone CELLS=zstd ROUNDS=2 DATA=/dev/shm/compared)
-	@bench/install.sh
-	@scripts/setup.sh valgrind=valgrind
-	@PYTHONPATH=bench:tests/support $(PY) bench/compare_instructions.py $(BEFORE) $(if $(CELLS),--cells "$(CELLS)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(DATA),--data $(DATA))
 
 bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK=1 ONLY=file,stream RECORDS=n ROUNDS=n; REPORT=1 writes the page)
 	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))

@@ -208,7 +208,12 @@ def main() -> int:
     given = _arguments()
     end_on_signals()
     os.environ["PYTHONHASHSEED"] = "0"
-    before = other_broker(given.before)
+    before = given.before.resolve()  # the brokers run in folders of their own
+    if before.is_dir():
+        before /= BROKER_COMMAND.relative_to(VAR.parents[1])
+    if not before.exists():
+        print(f"compare_commits: {before} does not exist: run bench/install.sh in that clone", file=sys.stderr)
+        return 2
     wanted = given.only.split(",")
     if unknown := [name for name in wanted if name not in COMPARED]:
         print(f"compare_commits: no shape {', '.join(unknown)}; there are {', '.join(COMPARED)}", file=sys.stderr)
@@ -236,21 +241,6 @@ def main() -> int:
         f"bench-compare: of {len(verdicts)} metrics {worse} are worse by more than {given.limit:.0%}, {left} are open"
     )
     return 1 if worse else 0
-
-
-def other_broker(clone: Path) -> Path:
-    """Returns the absolute path of the `klamm` command of a clone, or of the command itself: brokers run in folders of
-    their own. Ends the process with one line and status 2 if it is not there.
-    """
-    command = clone.resolve()
-    if command.is_dir():
-        command /= BROKER_COMMAND.relative_to(VAR.parents[1])
-    if not command.exists():
-        print(
-            f"{Path(sys.argv[0]).stem}: {command} does not exist: run bench/install.sh in that clone", file=sys.stderr
-        )
-        raise SystemExit(2)
-    return command
 
 
 def _back_pages(system: System) -> None:
