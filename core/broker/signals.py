@@ -30,6 +30,7 @@ class Signals:
         self.hangup = asyncio.Event()
         # Not by the event loop: closed at the end of a clean stop, it would restore the default action, which kills.
         signal.signal(signal.SIGHUP, self._hang_up)
+        signal.siginterrupt(signal.SIGHUP, False)  # as the event loop does: no C code sees EINTR
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._stop, number)
 
