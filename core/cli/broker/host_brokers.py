@@ -101,7 +101,10 @@ def run_brokers(settings: Settings, file: Path, count: int, *, accept_missing_lo
     for broker_id in ids:
         prefix = "" if settings.log.format == "json" else f"[{broker_id}] "
         group.children[broker_id] = _Child(broker_id, [*started, "--only", str(broker_id)], events, prefix)
-    return group.run(events)
+    try:
+        return group.run(events)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of Python would restore the default action
 
 
 def _deliver_signals(events: _Events) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,17 @@ def test_two_signals_at_once_stop_all(tmp_path: Path, first: signal.Signals) -> 
         running.process.send_signal(first)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(60.0) in (0, 130), running.err
+
+
+def test_hangups_until_all_have_ended_leave_the_stop_clean(tmp_path: Path) -> None:
+    with group(tmp_path) as running:
+        running.wait_ready()
+        running.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 60.0
+        while running.process.poll() is None and time.monotonic() < deadline:
+            running.process.send_signal(signal.SIGHUP)
+            time.sleep(0.0005)
+        assert running.process.poll() == 0, running.err
 
 
 def test_a_broker_that_dies_is_reported_and_started_again_alone(tmp_path: Path) -> None:
