@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from klamm.hadoop.session import start_session
@@ -16,3 +17,14 @@ def spark() -> Iterator[SparkSession]:
     session = start_session(SPARK)
     yield session
     session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds Java's causes, which PySpark leaves out of an error's text, to the report of a test that failed by one."""
+    report = yield
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, CapturedException):
+        report.sections.append(("Java's stack trace", str(call.excinfo.value._stackTrace)))
+    return report
