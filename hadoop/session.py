@@ -34,7 +34,8 @@ _QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-_LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml')}"
+_LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml').as_uri()}"
+"""A URI: Spark splits its JVM's options at spaces, which the installation's path may have."""
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

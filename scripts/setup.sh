@@ -53,13 +53,19 @@ if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     -r requirements/base.txt -r requirements/web.txt -r requirements/spark.txt -r requirements/dev.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
   # Spark's Python workers import pyspark from a zip of sources alone, and each would compile them anew: half of its
-  # start, for which Spark allows 10 s (PythonWorkerFactory). With bytecode in the zip they do not.
-  spark=$(.venv/bin/python -c 'import pyspark, os; print(os.path.dirname(pyspark.__file__))')/python/lib/pyspark.zip
+  # start, for which Spark allows 10 s (PythonWorkerFactory). With bytecode in the zip they do not. The new zip takes the
+  # place of the old one when it is whole, and -I keeps a pyspark of PYTHONPATH out of this.
+  venv=$PWD/.venv/bin/python
+  spark=$("$venv" -I -c 'import pyspark, os; print(os.path.dirname(pyspark.__file__))')/python/lib/pyspark.zip
   unzipped=$(mktemp -d)
-  .venv/bin/python -m zipfile -e "$spark" "$unzipped"
-  .venv/bin/python -W ignore -m compileall -q -b -x /tests/ --invalidation-mode unchecked-hash -s "$unzipped" -p "$spark" "$unzipped"
-  .venv/bin/python -m zipfile -c "$spark" "$unzipped"/*
-  rm -r "$unzipped"
+  trap 'rm -rf "$unzipped"' EXIT
+  (
+    cd "$unzipped"
+    "$venv" -I -m zipfile -e "$spark" .
+    "$venv" -I -W ignore -m compileall -q -b -x /tests/ --invalidation-mode unchecked-hash -p "$spark" pyspark
+    "$venv" -I -m zipfile -c "$spark.new" pyspark
+    mv "$spark.new" "$spark"
+  )
   echo "$now" > "$stamp"
 fi
 

@@ -25,6 +25,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds Java's causes, which PySpark leaves out of an error's text, to the report of a test that failed by one."""
     report = yield
-    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, CapturedException):
-        report.sections.append(("Java's stack trace", str(call.excinfo.value._stackTrace)))
+    error = call.excinfo.value if report.failed and call.excinfo is not None else None
+    while error is not None and not isinstance(error, CapturedException):
+        error = error.__cause__
+    if error is not None:
+        report.sections.append(("Java's stack trace", str(error._stackTrace)))
     return report

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import SparkConf, SparkContext
 
+import klamm
 from klamm import load_settings
 from klamm.core.errors import ConfigError
 from klamm.hadoop import session
@@ -112,3 +117,17 @@ def test_the_jvm_has_a_process_group_of_its_own(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(session, "launch_gateway", launch)
     session._ensure_jvm(SparkSettings("t", "local[2]", "1g", {}))
     assert found == {"start_new_session": True, "memory": "1g"}
+
+
+def test_the_jvms_options_hold_where_the_installation_has_a_space_in_its_path(tmp_path: Path) -> None:
+    installed = tmp_path / "a b" / "klamm"
+    installed.parent.mkdir()
+    installed.symlink_to(Path(klamm.__file__).parent)
+    code = (
+        "from klamm.hadoop.session import SparkSettings as s\n"
+        "print(s('t', 'local[1]', '1g', {}).configuration()['spark.driver.extraJavaOptions'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(installed.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "/a%20b/klamm/" in done.stdout
+    assert all(option.startswith("-") for option in done.stdout.split())
