@@ -21,8 +21,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..audit.query import Answer
@@ -139,9 +140,9 @@ class Story:
         outages: list[Outage | MirrorOutage] = [Outage(parts.brokers, self._tell, lambda: self._show.seconds)]
         if self._plant is not Plant.LOST:  # a log that starts again does not know the planted batch's transaction
             outages.append(MirrorOutage(parts.mirror, self._tell, lambda: self._show.seconds))
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool, self._threads_end(parts.processes):
             registering = pool.submit(self._register, parts.registry)
-            loads = self._stream(parts, group, outages)
+            loads = self._stream(parts, group, outages, pool)
             registered = registering.result()
         differing = self._compare_replicas()
         self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
@@ -187,17 +188,25 @@ class Story:
 
     # -- all that happens at once
 
-    def _stream(self, parts: _Parts, group: Group, outages: Sequence[Outage | MirrorOutage]) -> Loads:
+    @contextmanager
+    def _threads_end(self, processes: Processes) -> Iterator[None]:
+        """Ends the threads that the block has started, and what they run, if the block ends by an exception: Ctrl-C may
+        come anywhere in it, also while a thread starts."""
+        try:
+            yield
+        except BaseException:
+            self._ended.set()
+            processes.close()
+            raise
+
+    def _stream(
+        self, parts: _Parts, group: Group, outages: Sequence[Outage | MirrorOutage], pool: ThreadPoolExecutor
+    ) -> Loads:
         self._allowed = MONTHS_ALLOWED[0]
-        with self._show, ThreadPoolExecutor(1) as pool:
-            started: Future[Loads] = Future()
+        started: Future[Loads] = Future()
+        with self._show:
             loading = pool.submit(self._load, parts, started)
-            try:
-                self._follow(parts, group, outages, started, loading)
-            except BaseException:
-                self._ended.set()
-                parts.processes.close()  # a running load ends, and its thread with it
-                raise
+            self._follow(parts, group, outages, started, loading)
         return started.result()
 
     def _load(self, parts: _Parts, started: Future[Loads]) -> None:
