@@ -4,6 +4,7 @@
 # can be had, brings the jars of HDFS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONPATH PYTHONHOME  # pip would count what it finds there as installed
 
 die() { echo "setup: $*" >&2; exit 1; }
 
@@ -54,7 +55,7 @@ if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
   # Spark's Python workers import pyspark from a zip of sources alone, and each would compile them anew: half of its
   # start, for which Spark allows 10 s (PythonWorkerFactory). With bytecode in the zip they do not. The new zip takes the
-  # place of the old one when it is whole, and -I keeps a pyspark of PYTHONPATH out of this.
+  # place of the old one when it is whole; -I keeps what lies in the working directory out of this.
   venv=$PWD/.venv/bin/python
   spark=$("$venv" -I -c 'import pyspark, os; print(os.path.dirname(pyspark.__file__))')/python/lib/pyspark.zip
   unzipped=$(mktemp -d)

@@ -179,6 +179,11 @@ class Site:
     def await_in_sync(self) -> None:
         assert self.cluster.await_in_sync("t", 1, 90)
 
+    def await_preferred_leader(self) -> None:
+        """Returns when all are in sync and the preferred replica leads: then nothing moves the leader by itself."""
+        self.await_in_sync()
+        eventually(lambda: self.leader == self.cluster.assignment("t")[0][0], "the preferred replica leads")
+
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -202,7 +207,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def site(brokers: Site) -> Iterator[Site]:
-    brokers.await_in_sync()
+    brokers.await_preferred_leader()
     yield brokers
     for disk in brokers.disks.values():
         disk.control()
@@ -253,13 +258,14 @@ def _fill_the_leader_first(site: Site) -> None:
 
 def _fill_the_followers_first(site: Site) -> None:
     """Fills the disks of the followers, and when both have reported it, that of the leader."""
-    followers = [i for i in site.cluster.ids if i != site.leader]
+    leader = site.leader
+    followers = [i for i in site.cluster.ids if i != leader]
     for follower in followers:
         site.disks[follower].control(room=0)
     assert site.send(b"for the followers", acks=1) is ErrorCode.none
     eventually(lambda: all(map(site.says_full, followers)), "the followers have reported their disks")
-    eventually(lambda: site.isr() == (site.leader,), "the leader is alone in sync")
-    site.disks[site.leader].control(room=0)
+    eventually(lambda: site.isr() == (leader,), "the leader is alone in sync")
+    site.disks[leader].control(room=0)
 
 
 @pytest.mark.parametrize("fill", [_fill_the_leader_first, _fill_the_followers_first])
@@ -269,6 +275,7 @@ def test_if_all_disks_are_full_a_leader_stays_refuses_and_serves_what_it_has(
     """Whichever is full first: the last one that had room is alone in the ISR if the others had reported their disks
     while it led, and then refuses acks=all for the ISR, as Kafka does, before it tries its disk."""
     site.await_acknowledged(b"first")
+    site.await_acknowledged(b"second")  # its answers tell the followers that the first is committed
     fill(site)
 
     def all_are_full() -> bool:
