@@ -33,25 +33,26 @@ from klammtest.ports import free_port
 from klammtest.waiting import eventually, freeze
 from klammtest.zookeeper import CoordinationCase, ZooKeeperCase, found_or_made
 
+SHORT_MS = 3_000
+"""A request time-out that a test waits for, in which a busy machine still answers."""
+
 
 @dataclass(frozen=True)
 class Kind:
-    """`case`: of a server, with a request time-out in milliseconds, or None for the default; `short_ms`: such a one."""
+    """`case`: of a server, with a request time-out in milliseconds, or None for the default."""
 
     name: str
     server: Callable[[Path, int], Any]
     case: Callable[[Any, int | None], CoordinationCase]
     address: Callable[[Any], str]
-    short_ms: int
 
 
-ZOOKEEPER = Kind("ZooKeeper", ZooKeeperServer, ZooKeeperCase, attrgetter("connect"), 1500)
+ZOOKEEPER = Kind("ZooKeeper", ZooKeeperServer, ZooKeeperCase, attrgetter("connect"))
 ETCD = Kind(
     "etcd",
     EtcdServer,
     lambda server, ms: EtcdCase(server, more={} if ms is None else {"etcd.request.timeout.ms": ms}),
     attrgetter("url"),
-    600,
 )
 
 
@@ -77,7 +78,7 @@ def case(kind: Kind, server: Any) -> Iterator[CoordinationCase]:
 
 @pytest.fixture
 def impatient(kind: Kind, server: Any) -> Iterator[CoordinationCase]:
-    case = kind.case(server, kind.short_ms)
+    case = kind.case(server, SHORT_MS)
     yield case
     case.close()
 

@@ -249,8 +249,8 @@ def test_each_broker_leads_its_own_partitions(two: tuple[RunningBroker, RunningB
     with WireClient(two[0].bootstrap) as zero, WireClient(two[1].bootstrap) as one:
         assert create_topic(one, "t").error_code is ErrorCode.not_controller
         assert create_topic(zero, "t", 4).error_code is ErrorCode.none
+        eventually(lambda: sorted(leaders(two[0], "t").values()) == [0, 0, 1, 1], "they lead")
         led = leaders(two[0], "t")
-        assert sorted(led.values()) == [0, 0, 1, 1]
         eventually(lambda: leaders(two[1], "t") == led, "broker 1 knows the topic")
         for partition, leader in led.items():
             mine, other = (zero, one) if leader == 0 else (one, zero)

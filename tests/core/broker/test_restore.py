@@ -169,7 +169,7 @@ def test_a_group_over_older_logs(tmp_path: Path, ended: str, copied: str, crashe
         create_topic(wire, "t")
         produce(wire, "t", batch(*[b"kept"] * 70))
         if copied == "while it ran":
-            shutil.copytree(tmp_path / "data", tmp_path / "backup")
+            shutil.copytree(tmp_path / "data", tmp_path / "backup", ignore=shutil.ignore_patterns("*.tmp"))
     if copied == "when stopped":
         shutil.copytree(tmp_path / "data", tmp_path / "backup")
     if ended == "by kill -9":

@@ -13,6 +13,7 @@ from klamm.core.cli.main import app
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.brokers.three import ThreeBrokers, three_brokers
 from klammtest.requests import metadata
+from klammtest.waiting import eventually
 
 START = parse_instant("2013-01-01")
 MINUTE = 60_000
@@ -27,8 +28,7 @@ def leader(cluster: ThreeBrokers) -> int:
 def test_counts_are_complete_when_a_leader_is_killed(tmp_path: Path) -> None:
     with three_brokers(tmp_path, "topic", audit=AUDIT, replicas_by_default=3) as cluster:
         with cluster.wire(0) as wire:
-            (topic,) = metadata(wire, ["__klamm_audit"]).topics
-            assert topic.partitions
+            eventually(lambda: metadata(wire, ["__klamm_audit"]).topics[0].partitions, "the brokers make the topic")
         cluster.create_topic("t", 2, replicas=3)
         keys = {"bootstrap.servers": cluster.bootstrap}
         config = tmp_path / "klamm.yaml"

@@ -15,7 +15,7 @@ from klammtest.waiting import eventually
 from klammtest.zookeeper import EmbeddedCase
 
 DAY_S = 86_400.0
-SESSION_MS = 1_000
+SESSION_MS = 3_000
 
 
 class SetClock:

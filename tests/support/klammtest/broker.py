@@ -22,6 +22,7 @@ from klamm.core.cluster.tree import paths
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
+from klamm.plugins.coordination.embedded.lock_holder import write_lock_holder
 from klammtest.forking import ForkedProcess, fork_server
 from klammtest.ports import free_port
 from klammtest.waiting import freeze, within
@@ -63,6 +64,9 @@ class RunningBroker:
         self._command = [*inside, command]
         self.environment = dict(environment or {})  # for the next start, on top of `ENVIRONMENT`
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        coordination = config.get("coordination") or {}
+        embedded = coordination.get("plugin") == "embedded" and "path" in coordination
+        self._coordination = Path(coordination["path"]) if embedded else None
 
     @property
     def pid(self) -> int:
@@ -122,8 +126,16 @@ class RunningBroker:
         self.start()
 
     def pause(self) -> None:
-        """Stops the process (SIGSTOP): it is alive, but silent."""
-        freeze(self.pid)
+        """Stops the process (SIGSTOP): it is alive, but silent. It then does not hold the write lock of an embedded
+        coordination, without which no other broker could write.
+        """
+        for _ in range(100):
+            freeze(self.pid)
+            if self._coordination is None or f"by process {self.pid} " not in write_lock_holder(self._coordination):
+                return
+            self.resume()
+            time.sleep(0.01)
+        raise RuntimeError(f"process {self.pid} always holds the lock of {self._coordination}")
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

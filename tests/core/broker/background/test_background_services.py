@@ -79,11 +79,11 @@ def test_one_that_blocks_keeps_neither_the_broker_from_starting_nor_the_others_f
     end = threading.Event()
 
     async def run() -> None:
-        services = BackgroundServices(start_timeout_s=0.05, stop_timeout_s=0.05)
+        services = BackgroundServices(start_timeout_s=0.05, stop_timeout_s=0.5)
         await services.start("b", Blocked("b", calls, ["start"], end))
         assert services.health() == {"b": "it has not started yet"}
         await services.stop()
-        services = BackgroundServices(stop_timeout_s=0.05)
+        services = BackgroundServices(stop_timeout_s=0.5)
         await services.start("a", Recorded("a", calls))
         await services.start("c", Blocked("c", calls, ["stop"], end))
         await services.stop()
@@ -96,7 +96,7 @@ def test_one_that_blocks_keeps_neither_the_broker_from_starting_nor_the_others_f
     said = [record.getMessage() for record in caplog.records if "within" in record.getMessage()]
     assert said == [
         "service b has not started within 0.05 s; the broker continues",
-        "service c has not stopped within 0.05 s; the broker continues",
+        "service c has not stopped within 0.5 s; the broker continues",
     ]
 
 

@@ -136,7 +136,11 @@ def test_replicas_of_a_new_topic_lie_in_all_racks(brokers: Brokers) -> None:
     assert (answer.error_code, answer.replication_factor) == (NONE, 2)
     found = described(brokers.controller, "spread")
     assert all({RACKS[r] for r in p.replica_nodes} == {"a", "b"} for p in found.values())
-    assert sorted(p.leader_id for p in found.values()) == [0, 0, 1, 1, 2, 2]
+
+    def led() -> list[int]:
+        return sorted(p.leader_id for p in described(brokers.controller, "spread").values())
+
+    eventually(lambda: led() == [0, 0, 1, 1, 2, 2], "they lead")
 
 
 def test_a_factor_that_is_larger_than_the_cluster(brokers: Brokers) -> None:
@@ -260,6 +264,7 @@ def test_partitions_are_described_a_page_at_a_time(brokers: Brokers) -> None:
 def test_each_listener_names_its_own_addresses(brokers: Brokers) -> None:
     create_topic(brokers.controller, "listened", 3)
     inside = brokers.wire(0, "INSIDE")
+    eventually(lambda: all(p.error_code is NONE for p in described(brokers.wire(0), "listened").values()), "they lead")
     answer = metadata(inside, ["listened"])
     (own,) = (address for address in brokers.brokers[0].advertised if address.name == "INSIDE")
     assert [(b.node_id, b.port) for b in answer.brokers] == [(0, own.port)], "the others have no such listener"

@@ -185,6 +185,7 @@ def own_ports(keys: dict[str, Any]) -> dict[str, Any]:
 def test_the_first_is_refused_when_the_second_has_taken_its_place(cluster: BrokerCluster, tmp_path: Path) -> None:
     acknowledged(cluster, b"before the second")
     first = cluster.brokers[2]
+    first.pause()
     shutil.copytree(first.log_dir, tmp_path / "other")
     cluster.kill([2])
     found = yaml.safe_load(first.config_path.read_text())

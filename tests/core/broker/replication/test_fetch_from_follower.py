@@ -73,7 +73,9 @@ def test_a_consumer_reads_in_its_rack(brokers: dict[int, str]) -> None:
         controller = metadata(wire, []).controller_id
     with WireClient(brokers[controller]) as wire:
         assert create_topic(wire, "near", replication_factor=3).error_code is ErrorCode.none
-        leader = metadata(wire, ["near"]).topics[0].partitions[0].leader_id
+        leads = lambda: int(metadata(wire, ["near"]).topics[0].partitions[0].leader_id)  # noqa: E731
+        eventually(lambda: leads() >= 0, "a broker leads it")
+        leader = leads()
     with WireClient(brokers[leader]) as wire:
         eventually(lambda: produce(wire, "near", batch(b"a"), acks=-1).error_code is ErrorCode.none, "it is committed")
     at_leader = read(brokers[leader], "near")

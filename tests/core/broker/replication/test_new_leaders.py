@@ -10,7 +10,10 @@ from datetime import timedelta
 from struct import unpack
 from uuid import UUID
 
+import pytest
+
 from klamm.core.broker.metrics.counters import BrokerMetrics
+from klamm.core.broker.replication import new_leaders
 from klamm.core.broker.replication.new_leaders import NewLeaders
 from klamm.core.broker.replication.partitions import Partitions
 from klamm.core.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -119,6 +122,12 @@ def run(leader: Leader, use: Callable[[Cluster, NewLeaders], Awaitable[None]]) -
     asyncio.run(main())
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_leaders, "_PATIENCE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_new_leader_is_named_when_it_says_that_it_leads() -> None:
     leader = Leader(ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 
@@ -155,6 +164,7 @@ def test_a_leader_that_does_not_answer_holds_up_its_own_partitions_only() -> Non
     run(leader, use)
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_new_topics_are_asked_for_on_one_connection() -> None:
     leader = Leader(ErrorCode.not_leader_or_follower)
     names = [f"t{number}" for number in range(300)]

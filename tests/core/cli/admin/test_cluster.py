@@ -218,7 +218,7 @@ def test_a_drain_waits_for_a_move_that_was_begun_elsewhere(cluster: Klamm, broke
         for _ in range(30):
             client.produce({tp: batch(bytes(100_000))})
         client.alter_configs(str(target), {rate: "1000"}, resource=BROKER_RESOURCE)
-        freed = threading.Timer(3.0, client.alter_configs, (str(target), {rate: None}), {"resource": BROKER_RESOURCE})
+        freed = threading.Timer(6.0, client.alter_configs, (str(target), {rate: None}), {"resource": BROKER_RESOURCE})
         try:
             assert admin.alter_reassignments({tp: (target,)}) == {}
             freed.start()
