@@ -71,7 +71,7 @@ def test_a_gap_is_the_longest_pause_that_touches_the_time_around_the_end() -> No
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KlammCluster]:
-    running = KlammCluster("klamm-cluster", tmp_path_factory.mktemp("cluster"), zookeeper=False, command=Path(KLAMM))
+    running = KlammCluster("klamm-cluster", tmp_path_factory.mktemp("cluster"), zookeeper=True, command=Path(KLAMM))
     try:
         running.start()
         yield running

@@ -189,7 +189,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.mark.parametrize("rate", [0.0, 200.0], ids=["closed loop", "open loop"])
 def test_the_raw_driver_counts_what_the_broker_acknowledged(broker: RunningBroker, rate: float) -> None:
-    load = Load(connections=2, depth=3, warm_s=0.0, measure_s=0.2, rate=rate)
+    measure_s, max_bytes = (0.2, 2e9) if rate else (60.0, 50_000.0)
+    load = Load(connections=2, depth=3, warm_s=0.0, measure_s=measure_s, max_bytes=max_bytes, rate=rate)
     got = drive(broker.bootstrap, "t", 2, Batch(messages=10), load)
     assert got.requests > 0
     assert (got.late_p99_us > 0) == (rate > 0)  # only what is due at a time can be late

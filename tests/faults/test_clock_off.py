@@ -57,9 +57,10 @@ def test_a_broker_whose_clock_is_a_day_off(zookeeper_server: ZooKeeperServer, tm
         clock.set(ahead_s)
         cluster.start([2])
         assert cluster.await_in_sync("t", 1), "its sessions are none of its clock's"
-        said = cluster.brokers[cluster.controller()].log()
+        said = lambda: cluster.brokers[cluster.controller()].log()  # noqa: E731
+        eventually(lambda: "the clock of broker 2" in said(), "the controller has read of it")
         how = "ahead of" if ahead_s > 0 else "behind"
-        (line,) = [line for line in said.splitlines() if "the clock of broker 2" in line]
+        (line,) = [line for line in said().splitlines() if "the clock of broker 2" in line]
         assert f"minutes {how} this broker's: timestamps and retention follow each broker's own clock" in line
         ids += [producer_id(cluster, n) for n in (2, 0, 1)]
         others = [number for number in cluster.ids if number != 2]

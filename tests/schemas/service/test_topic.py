@@ -114,8 +114,9 @@ def test_calls_that_wait_share_a_read_that_fails(broker: RunningBroker, monkeypa
     asked, go_on = threading.Semaphore(0), threading.Event()
 
     def clock() -> float:
+        tick = next(ticks)
         asked.release()
-        return next(ticks)
+        return tick
 
     client = ClusterClient(broker.bootstrap, codecs=CodecTable(), client_id="test")
     with closing(SchemaTopic(client, "_none", clock=clock)) as topic:

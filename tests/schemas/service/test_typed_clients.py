@@ -178,7 +178,7 @@ def test_an_outage_of_the_registry_loses_nothing(
 
         down = (503, {"error_code": 50003, "message": "starting"})
         front.decide = lambda *_: down
-        typed["producer"] |= {"delivery.timeout.ms": 400, "request.timeout.ms": 400}
+        typed["producer"] |= {"delivery.timeout.ms": 3000, "request.timeout.ms": 3000}
         with klamm.Producer(typed) as producer:
             with pytest.raises(
                 RegistryUnavailableError, match=rf"^topic {topic}, subject {topic}-value: no schema reg"

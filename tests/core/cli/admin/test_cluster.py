@@ -213,7 +213,9 @@ def test_a_drain_waits_for_a_move_that_was_begun_elsewhere(cluster: Klamm, broke
     with ClusterClient(brokers.bootstrap, codecs=codec_table()) as client:
         client.create_topics({"slow": NewTopic(1, 1, {"follower.replication.throttled.replicas": "*"})})
         admin = ClusterAdmin(client)
-        source = admin.view().topics["slow"].partitions[0].leader
+        leader = lambda: admin.view().topics["slow"].partitions[0].leader  # noqa: E731
+        eventually(lambda: leader() >= 0, "it is led")
+        source = leader()
         target = (source + 1) % 3
         for _ in range(30):
             client.produce({tp: batch(bytes(100_000))})

@@ -39,7 +39,9 @@ def test_the_leader_is_shown_and_what_its_end_waits_for(klamm: Klamm, tmp_path: 
             return now is not None and (now.leader, now.isr) == (leader, (leader,)) and now.leader_epoch > epoch
 
         assert within(leads_alone, 60)
-        done = klamm("topics", "describe", TP.topic, "--bootstrap", alone)
+        describe = lambda: klamm("topics", "describe", TP.topic, "--bootstrap", alone)  # noqa: E731
+        assert within(lambda: describe().out.splitlines()[1].split()[1] == str(leader), 60), "its broker knows it, too"
+        done = describe()
         row = done.out.splitlines()[1].split()
         assert (done.status, row[:2], row[3:]) == (0, ["0", str(leader)], [str(leader), "0", "-"])
         words = "klamm: idem-0: the end is not known until min.insync.replicas (2) are in sync again (1 is)\n"
